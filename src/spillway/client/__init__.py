@@ -1,0 +1,1 @@
+"""What applications import: calls in, HTTP requests out; imports core and the wire shapes only."""

@@ -1,0 +1,1 @@
+"""A cache of bodies next in line: appended bodies in, dispatched bodies out; imports core only."""
