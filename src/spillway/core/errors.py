@@ -1,0 +1,247 @@
+"""Every error of Spillway: what, which value, which limit, and the next step.
+
+`code` is the interface (stable, documented); the text is free to improve. `status` is the HTTP
+answer and `transient` is what retry policies read. One class per cause, one base for all.
+"""
+
+from typing import ClassVar
+
+
+class SpillwayError(Exception):
+    """Something went wrong inside Spillway."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    transient: ClassVar[bool] = False
+    hint: str = "this is a bug: please report it with the broker's log lines around it"
+
+    def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
+        self.message = message or (type(self).__doc__ or "").strip().splitlines()[0]
+        if hint is not None:
+            self.hint = hint
+        super().__init__(self.message)
+
+
+class InvariantError(SpillwayError):
+    """A rule that the code relies on does not hold."""
+
+    code = "invariant"
+
+
+def invariant(condition: bool, why: str) -> None:  # noqa: FBT001 (reads as `invariant(x > 0, "...")`)
+    """Stop at once when the program contradicts itself; unlike `assert` it survives `-O`."""
+    if not condition:
+        raise InvariantError(why)
+
+
+class BadRequestError(SpillwayError):
+    """The request cannot be understood."""
+
+    code = "bad_request"
+    status = 400
+    hint = "compare the request with /openapi.json"
+
+
+class InvalidItemError(BadRequestError):
+    """The item breaks a rule or a limit."""
+
+    code = "invalid_item"
+    hint = "mend the item; the others of the request were handled"
+
+
+class InvalidNameError(BadRequestError):
+    """The name is outside the allowed pattern."""
+
+    code = "invalid_name"
+    hint = "queue and group names match [A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+
+
+class UnknownOptionError(BadRequestError):
+    """The option is unknown or not available."""
+
+    code = "unknown_option"
+    hint = "options are listed in docs/reference/http.md and /openapi.json"
+
+
+class SelectionRequiredError(BadRequestError):
+    """A bulk change without a filter was refused."""
+
+    code = "selection_required"
+    hint = 'name the messages, give a filter, or say "all": true'
+
+
+class UnauthorizedError(SpillwayError):
+    """The API key is missing or unknown."""
+
+    code = "unauthorized"
+    status = 401
+    hint = "send `Authorization: Bearer KEY`; `spillway key create` makes one"
+
+
+class ForbiddenError(SpillwayError):
+    """The API key belongs to another org."""
+
+    code = "forbidden"
+    status = 403
+    hint = "drop X-Spillway-Org or use a key of that org"
+
+
+class QueueNotFoundError(SpillwayError):
+    """There is no such queue."""
+
+    code = "queue_not_found"
+    status = 404
+    hint = "create it with PUT /v1/queues/{queue}, or push to it if auto-create is on"
+
+
+class GroupNotFoundError(SpillwayError):
+    """There is no such consumer group."""
+
+    code = "group_not_found"
+    status = 404
+    hint = "a group is made by its first lease or by PUT /v1/queues/{queue}/groups/{group}"
+
+
+class MessageNotFoundError(SpillwayError):
+    """There is no such message."""
+
+    code = "message_not_found"
+    status = 404
+    hint = "it may be pruned (see the queue's retention_ms) or was never written"
+
+
+class NotFoundError(SpillwayError):
+    """There is nothing at this address."""
+
+    code = "not_found"
+    status = 404
+    hint = "the addresses are listed in /openapi.json"
+
+
+class MethodNotAllowedError(SpillwayError):
+    """The address exists, but not for this method."""
+
+    code = "method_not_allowed"
+    status = 405
+    hint = "the Allow header names the methods"
+
+
+class StaleReceiptError(SpillwayError):
+    """The lease behind this receipt is over."""
+
+    code = "stale_receipt"
+    status = 409
+    hint = "the message was or will be delivered again; raise visibility_ms or extend in time"
+
+
+class TransactionConflictError(SpillwayError):
+    """This transaction id was already used with another payload."""
+
+    code = "transaction_conflict"
+    status = 409
+    hint = "a retry must carry the same payload; a new message needs a new transaction id"
+
+
+class GroupConflictError(SpillwayError):
+    """The group exists with another start or kind."""
+
+    code = "group_conflict"
+    status = 409
+    hint = "use seek to move an existing group"
+
+
+class RequestTooLargeError(SpillwayError):
+    """The request body is over the limit."""
+
+    code = "request_too_large"
+    status = 413
+    hint = "send smaller batches; the limit is the setting request_bytes_max"
+
+
+class UnsupportedMediaTypeError(SpillwayError):
+    """The content type is not supported."""
+
+    code = "unsupported_media_type"
+    status = 415
+    hint = "use application/json or application/msgpack"
+
+
+class QuotaExceededError(SpillwayError):
+    """The org is at its cap."""
+
+    code = "quota_exceeded"
+    status = 429
+    hint = "delete queues that are no longer used or raise the setting queues_per_org_max"
+
+
+class QueueFullError(SpillwayError):
+    """The queue is at its cap of waiting messages."""
+
+    code = "queue_full"
+    status = 429
+    transient = True
+    hint = "add consumers, or raise the queue's max_depth"
+
+
+class OverloadedError(SpillwayError):
+    """The broker has as much work waiting as it may hold."""
+
+    code = "overloaded"
+    status = 503
+    transient = True
+    hint = "try again after Retry-After; send larger batches on fewer connections"
+
+
+class DatabaseUnavailableError(SpillwayError):
+    """PostgreSQL does not answer."""
+
+    code = "database_unavailable"
+    status = 503
+    transient = True
+    hint = "try again after Retry-After; `spillway doctor` tells what is wrong"
+
+
+class NotOwnerError(SpillwayError):
+    """Another broker owns this shard."""
+
+    code = "not_owner"
+    status = 503
+    transient = True
+    hint = "try again after Retry-After; GET /v1/topology names the owner"
+
+
+class ShuttingDownError(SpillwayError):
+    """The broker is shutting down."""
+
+    code = "shutting_down"
+    status = 503
+    transient = True
+    hint = "try again on another broker or after the restart"
+
+
+class DatabaseVersionError(SpillwayError):
+    """The PostgreSQL server is too old."""
+
+    code = "database_version"
+    hint = "Spillway needs PostgreSQL 14 or newer"
+
+
+class DatabasePermissionError(SpillwayError):
+    """The PostgreSQL role may not do what Spillway needs."""
+
+    code = "database_permission"
+    hint = "grant CREATE on the database, or run `spillway schema apply` once as its owner"
+
+
+class EmbeddedPostgresError(SpillwayError):
+    """The embedded PostgreSQL does not start."""
+
+    code = "embedded_postgres"
+    hint = "the last lines of postgres.log in the data folder tell why"
+
+
+class SettingsError(SpillwayError):
+    """A setting is wrong."""
+
+    code = "settings"
+    hint = "settings are listed in docs/reference/settings.md"
