@@ -1,0 +1,78 @@
+"""What every test may ask for: a real PostgreSQL, its own database, waiting without sleeping."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from hypothesis import settings
+
+from spillway.log.embedded import EmbeddedPostgres
+
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, max_examples=200, stateful_step_count=75)
+settings.register_profile("nightly", deadline=None, max_examples=1000, stateful_step_count=500)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+POLL_S = 0.01
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """One PostgreSQL server for the whole run; a test that disturbs it makes its own instead."""
+    data_dir: Path = tmp_path_factory.mktemp("postgres")
+    with EmbeddedPostgres(data_dir) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _database_numbers() -> Iterator[int]:
+    return iter(range(1_000_000))
+
+
+@pytest.fixture
+def database_url(postgres: EmbeddedPostgres, _database_numbers: Iterator[int]) -> Iterator[str]:
+    """The URL of a fresh database for this test alone; good for sync and async tests."""
+    name = f"test_{next(_database_numbers)}"
+    with psycopg.connect(postgres.url, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+    yield urlunsplit(urlsplit(postgres.url)._replace(path=f"/{name}"))
+    with psycopg.connect(postgres.url, autocommit=True) as admin:
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[..., None]:
+    """Poll until the condition holds, fail at the deadline: `eventually(condition, within_s=5)`."""
+
+    def wait(condition: Callable[[], object], within_s: float = 10.0) -> None:
+        deadline = time.monotonic() + within_s
+        pause = threading.Event()
+        while not condition():
+            assert time.monotonic() < deadline, f"not so within {within_s} s: {condition}"
+            pause.wait(POLL_S)
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def eventually_async() -> Callable[..., Awaitable[None]]:
+    """Like `eventually`, for async tests: awaited, and the condition may be async too."""
+
+    async def wait(condition: Callable[[], object], within_s: float = 10.0) -> None:
+        deadline = time.monotonic() + within_s
+        while True:
+            outcome = condition()
+            if asyncio.iscoroutine(outcome):
+                outcome = await outcome
+            if outcome:
+                return
+            assert time.monotonic() < deadline, f"not so within {within_s} s: {condition}"
+            await asyncio.sleep(POLL_S)
+
+    return wait
