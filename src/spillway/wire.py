@@ -7,9 +7,10 @@ those it does not know. Times are RFC 3339 strings; `…_ms` are integers of mil
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, convert
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+# Python's `$` also matches before a last newline: hence the look-ahead.
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$(?!\n)"
 DAY_MS = 86_400_000
 SPAN_MS_MAX = 366 * DAY_MS
 
@@ -18,12 +19,21 @@ PartitionName = Annotated[str, Meta(min_length=1, max_length=256)]
 Timestamp = Annotated[datetime, Meta(tz=True)]
 SpanMs = Annotated[int, Meta(ge=0, le=SPAN_MS_MAX)]
 Reason = Annotated[str, Meta(max_length=1000)]
-Version = Annotated[int, Meta(ge=1, lt=2**63)]
+Version = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Start = Annotated[str, Meta(description="`earliest`, `latest` or an RFC 3339 time")]
 
 Order = Literal["none", "key", "partition"]
 OnExhausted = Literal["park", "block", "drop"]
 PushStatus = Literal["stored", "duplicate", "buffered", "failed"]
 SettleStatus = Literal["acked", "nacked", "parked", "extended", "refused"]
+
+
+def moment_of(start: str) -> datetime | None:
+    """The time that a start names; None for `earliest` and `latest`. Raises a ValidationError.
+
+    msgspec cannot tell a word from a time in a union of both, so a start travels as a string.
+    """
+    return None if start in ("earliest", "latest") else convert(start, Timestamp)
 
 
 class Request(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -91,8 +101,11 @@ class QueuePatch(Request):
 
 
 class GroupCounts(Reply):
-    """Where the messages of a queue are, for one group. `depth = ready + deferred + leased + blocked`
-    and `tail = settled + leased + ready + deferred + blocked + parked + dropped`."""
+    """Where the messages of a queue are, for one group.
+
+    `depth = ready + deferred + leased + blocked` and
+    `tail = settled + leased + ready + deferred + blocked + parked + dropped`.
+    """
 
     group: str
     depth: int
@@ -128,6 +141,12 @@ class QueueListReply(Reply):
     next: str | None = None
 
 
+class GroupListReply(Reply):
+    """The groups of a queue."""
+
+    groups: list[GroupCounts]
+
+
 class DeletedReply(Reply):
     """What was deleted."""
 
@@ -137,7 +156,10 @@ class DeletedReply(Reply):
 class GroupOptions(Request):
     """Where a new group starts: `earliest`, `latest` or a time."""
 
-    start: Literal["earliest", "latest"] | Timestamp = "earliest"
+    start: Start = "earliest"
+
+    def __post_init__(self) -> None:
+        moment_of(self.start)
 
 
 # ---------------------------------------------------------------- push
@@ -419,9 +441,13 @@ class SeekRequest(Request, kw_only=True):
     """Move a group: `earliest`, `latest`, a time, or a version of one partition."""
 
     group: Name = "default"
-    to: Literal["earliest", "latest"] | Timestamp | Version
+    to: Start | Version
     partition: str | None = None
     reason: Reason | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.to, str):
+            moment_of(self.to)
 
 
 class PauseRequest(Request):
