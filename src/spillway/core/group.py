@@ -1,0 +1,329 @@
+"""A consumer group on one lane: the states of its messages, and every move between them.
+
+A message is, for one group, in exactly one of these states:
+
+    ready     due, and free to be leased
+    deferred  free, but its time (a retry's backoff, its own deliver_at) has not come
+    leased    held by one lease until its deadline
+    settled   acked, skipped or purged: done
+    parked    given up on, a dead letter until redriven or purged
+    blocked   given up on, and its line waits for an operator
+    dropped   thrown away by rule (exhausted on a `drop` queue, past its time to live)
+
+`decide` looks at the state and answers a command with events; it changes nothing. `evolve` folds
+one event into the state; it decides nothing. The state after a restart is the same fold over the
+stored events, so whatever was answered is remembered. TRANSITIONS below is the whole law: `evolve`
+refuses what it does not list, the docs draw it, and the tests use it as their oracle.
+
+Versions are kept as ranges. What is not mentioned anywhere is fresh: above `frontier` and not
+settled. So a million waiting messages cost nothing here, and a lease of a thousand is one pair.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from spillway.core import commands as cmd
+from spillway.core import events as ev
+from spillway.core.fold import evolve
+from spillway.core.order import CHOOSE, SCAN_RUNS_MAX
+from spillway.core.policy import LEASE_AGE_MS_MAX
+from spillway.core.ranges import Range, RangeSet
+from spillway.core.retry import backoff_ms
+from spillway.core.state import (
+    BLOCKED,
+    DEFERRED,
+    DROPPED,
+    LEASED,
+    PARKED,
+    READY,
+    SETTLED,
+    GroupState,
+    Moment,
+)
+
+__all__ = ["TRANSITIONS", "decide", "evolve", "handle", "is_due"]
+
+_FREE = (READY, DEFERRED)
+TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "Deferred": {READY: (DEFERRED,), DEFERRED: (DEFERRED,)},
+    "Leased": {READY: (LEASED,)},
+    "Extended": {LEASED: (LEASED,)},
+    "Acked": {LEASED: (SETTLED,)},
+    "Nacked": {LEASED: _FREE},
+    "Expired": {LEASED: _FREE},
+    "Parked": dict.fromkeys((READY, DEFERRED, LEASED, BLOCKED), (PARKED,)),
+    "Blocked": {LEASED: (BLOCKED,)},
+    "Unblocked": {BLOCKED: (READY, SETTLED)},
+    "Dropped": dict.fromkeys((READY, DEFERRED, LEASED), (DROPPED,)),
+    "Purged": dict.fromkeys((READY, DEFERRED, PARKED), (SETTLED,)),
+    "Redriven": {PARKED: (SETTLED,)},
+    "Sought": {
+        **dict.fromkeys((READY, DEFERRED, LEASED, BLOCKED), (READY, DEFERRED, SETTLED)),
+        SETTLED: (SETTLED, READY, DEFERRED),
+        DROPPED: (DROPPED, SETTLED, READY, DEFERRED),
+        PARKED: (PARKED,),
+    },
+}
+"""event → state before → states after. The clock alone moves deferred to ready."""
+
+
+# ---------------------------------------------------------------- decide: a command into events
+
+
+def decide(state: GroupState, command: cmd.Command, now: Moment) -> cmd.Decision:
+    """Answer a command with the events that make it so. Looks, changes nothing."""
+    decision: cmd.Decision = _DECIDE[type(command)](state, command, now)
+    return decision
+
+
+def handle(state: GroupState, command: cmd.Command, now: Moment) -> cmd.Decision:
+    """Let the clock act first, then decide and fold: what a single writer does with a command."""
+    swept = _fold(state, decide(state, cmd.Sweep(), now), now) if is_due(state, now) else ()
+    decision = decide(state, command, now)
+    _fold(state, decision, now)
+    return cmd.Decision((*swept, *decision.events), decision.reply) if swept else decision
+
+
+def _fold(state: GroupState, decision: cmd.Decision, now: Moment) -> tuple[ev.Event, ...]:
+    for event in decision.events:
+        evolve(state, event, now.now_ms)
+    return decision.events
+
+
+def is_due(state: GroupState, now: Moment) -> bool:
+    """Whether the clock has made a Sweep necessary."""
+    state.waiting.ripen(now.now_ms)
+    schedule = now.lane.schedule
+    schedule.ripen(now.now_ms)
+    deadline = state.next_deadline_ms()
+    if deadline is not None and deadline <= now.now_ms:
+        return True
+    return bool(schedule.expired.total and state.exists and any(_overdue(state, now)))
+
+
+def _overdue(state: GroupState, now: Moment) -> Iterable[Range]:
+    """Free versions past their time to live."""
+    for low, high in now.lane.schedule.expired.within(state.trim + 1, now.lane.tail):
+        for start, end, _ in state.waiting.within(low, min(high, state.frontier)):
+            yield start, end
+        if high > state.frontier:
+            yield from state.settled.gaps(max(low, state.frontier + 1), high)
+
+
+def _decide_create(state: GroupState, command: cmd.CreateGroup, now: Moment) -> cmd.Decision:
+    if state.exists:
+        return cmd.Decision((), cmd.Verdict())
+    created = ev.GroupCreated(command.after, command.kind, command.actor)
+    return cmd.Decision((created,), cmd.Verdict())
+
+
+def _decide_lease(state: GroupState, command: cmd.LeaseMessages, now: Moment) -> cmd.Decision:
+    choice = CHOOSE[now.policy.order](state, now, command.count)
+    events: list[ev.Event] = []
+    if choice.deferred and _must_note(choice.ranges, choice.deferred):
+        events.append(ev.Deferred(choice.deferred))
+    if not choice.ranges:
+        return cmd.Decision(tuple(events), cmd.Grant(reason=choice.reason or "empty"))
+    deadline_ms = now.now_ms + (command.visibility_ms or now.policy.visibility_ms)
+    lease_id = state.next_lease_id
+    events.append(ev.Leased(lease_id, choice.ranges, deadline_ms, command.consumer))
+    runs = tuple(run for start, end in choice.ranges for run in _attempt_runs(state, start, end))
+    return cmd.Decision(tuple(events), cmd.Grant(lease_id, runs, deadline_ms))
+
+
+def _must_note(ranges: tuple[Range, ...], deferred: tuple[ev.DueRun, ...]) -> bool:
+    """Stepping over is written down only when something behind it is leased, or to get on."""
+    return bool(ranges) or len(deferred) >= SCAN_RUNS_MAX
+
+
+def _attempt_runs(state: GroupState, start: int, end: int) -> list[tuple[int, int, int]]:
+    """The attempt that each version of a new lease is on."""
+    if start > state.frontier:
+        return [(start, end, 1)]
+    runs = [(s, e, w.attempts + 1) for s, e, w in state.waiting.within(start, end)]
+    fresh = max(start, state.frontier + 1)
+    return [*runs, (fresh, end, 1)] if fresh <= end else runs
+
+
+def _decide_ack(state: GroupState, command: cmd.Ack, now: Moment) -> cmd.Decision:
+    lease = state.leases.get(command.lease_id)
+    done: list[Range] = []
+    refused: list[Range] = []
+    for start, end in command.ranges:
+        held = [] if lease is None else [(s, e) for s, e, _ in lease.held.within(start, end)]
+        done.extend(held)
+        refused.extend(_not_acked(state, start, end, held))
+    events = (ev.Acked(command.lease_id, tuple(done)),) if done else ()
+    return cmd.Decision(events, cmd.Verdict(tuple(done), tuple(refused)))
+
+
+def _not_acked(state: GroupState, start: int, end: int, held: list[Range]) -> list[Range]:
+    """What of `start..end` is neither held nor acked before: a repeated ack is fine."""
+    if held == [(start, end)]:
+        return []
+    known = RangeSet([*held, *state.settled.within(start, end)])
+    for given_up in (state.parked, state.dropped):
+        for s, e in list(given_up.within(start, end)):
+            known.discard(s, e)
+    return list(known.gaps(start, end))
+
+
+def _decide_nack(state: GroupState, command: cmd.Nack, now: Moment) -> cmd.Decision:
+    lease = state.leases.get(command.lease_id)
+    held = [] if lease is None else [r for s, e in command.ranges for r in lease.held.within(s, e)]
+    done = RangeSet((s, e) for s, e, _ in held)
+    refused = tuple(gap for s, e in command.ranges for gap in done.gaps(s, e))
+    if command.park and held:
+        ranges = tuple(done)
+        return cmd.Decision(
+            (ev.Parked(ranges, "nack", command.error),), cmd.Verdict((), refused, ranges)
+        )
+    events = _give_back(command.lease_id, held, now, command.delay_ms, command.error)
+    parked = tuple(r for event in events if isinstance(event, ev.Parked) for r in event.ranges)
+    return cmd.Decision(events, cmd.Verdict(tuple(done), refused, parked))
+
+
+def _give_back(
+    lease_id: int,
+    held: list[tuple[int, int, int]],
+    now: Moment,
+    delay_ms: int | None,
+    error: str | None,
+    *,
+    expired: bool = False,
+) -> tuple[ev.Event, ...]:
+    """Retry what has attempts left, give up on the rest: decided at once, not at the next lease."""
+    spent = tuple((s, e) for s, e, attempts in held if attempts >= now.policy.max_attempts)
+    again = tuple(
+        (s, e, now.now_ms + (_backoff(now, attempts) if delay_ms is None else delay_ms))
+        for s, e, attempts in held
+        if attempts < now.policy.max_attempts
+    )
+    events: list[ev.Event] = []
+    if spent:
+        events.append(_give_up(spent, now, "expired" if expired else "exhausted", error))
+    if again and expired:
+        events.append(ev.Expired(lease_id, again))
+    elif again:
+        events.append(ev.Nacked(lease_id, again, error))
+    return tuple(events)
+
+
+def _backoff(now: Moment, attempt: int) -> int:
+    policy = now.policy
+    return backoff_ms(attempt, policy.backoff_base_ms, policy.backoff_cap_ms, now.jitter)
+
+
+def _give_up(ranges: tuple[Range, ...], now: Moment, cause: str, error: str | None) -> ev.Event:
+    match now.policy.on_exhausted:
+        case "block":
+            return ev.Blocked(ranges, cause, error, now.now_ms)
+        case "drop":
+            return ev.Dropped(ranges, cause)
+        case _:
+            return ev.Parked(ranges, cause, error)
+
+
+def _decide_return(state: GroupState, command: cmd.Return, now: Moment) -> cmd.Decision:
+    lease = state.leases.get(command.lease_id)
+    if lease is None:
+        return cmd.Decision((), cmd.Verdict())
+    runs = tuple((s, e, now.now_ms) for s, e, _ in lease.held)
+    nacked = ev.Nacked(command.lease_id, runs, None, returned=True)
+    return cmd.Decision((nacked,), cmd.Verdict(tuple((s, e) for s, e, _ in runs)))
+
+
+def _decide_extend(state: GroupState, command: cmd.Extend, now: Moment) -> cmd.Decision:
+    lease = state.leases.get(command.lease_id)
+    if lease is None:
+        return cmd.Decision((), None)
+    wanted = max(lease.deadline_ms, now.now_ms + command.visibility_ms)
+    deadline_ms = min(wanted, lease.leased_ms + LEASE_AGE_MS_MAX)
+    return cmd.Decision((ev.Extended(command.lease_id, deadline_ms),), deadline_ms)
+
+
+def _decide_sweep(state: GroupState, command: cmd.Sweep, now: Moment) -> cmd.Decision:
+    overdue = tuple(_overdue(state, now)) if now.lane.schedule.expired.total else ()
+    events: list[ev.Event] = [ev.Dropped(overdue, "ttl")] if overdue else []
+    for lease_id, lease in state.leases.items():
+        if lease.deadline_ms <= now.now_ms:
+            held = list(lease.held)
+            events.extend(_give_back(lease_id, held, now, None, "lease expired", expired=True))
+    return cmd.Decision(tuple(events), None)
+
+
+def _decide_park(state: GroupState, command: cmd.Park, now: Moment) -> cmd.Decision:
+    ranges = tuple(
+        gap
+        for start, end in command.ranges
+        for gap in state.settled.gaps(start, min(end, now.lane.tail))
+    )
+    if not ranges:
+        return cmd.Decision((), cmd.Verdict(refused=command.ranges))
+    parked = ev.Parked(ranges, "operator", None, command.actor, command.reason)
+    return cmd.Decision((parked,), cmd.Verdict(parked=ranges))
+
+
+def _decide_unblock(state: GroupState, command: cmd.Unblock, now: Moment) -> cmd.Decision:
+    blocked = tuple((s, e) for lo, hi in command.ranges for s, e, _ in state.blocked.within(lo, hi))
+    if not blocked:
+        return cmd.Decision((), cmd.Verdict(refused=command.ranges))
+    if command.action == "park":
+        event: ev.Event = ev.Parked(blocked, "operator", None, command.actor, command.reason)
+    else:
+        event = ev.Unblocked(blocked, command.action, command.actor, command.reason)
+    return cmd.Decision((event,), cmd.Verdict(blocked))
+
+
+def _decide_purge(state: GroupState, command: cmd.Purge, now: Moment) -> cmd.Decision:
+    found = _parked_in if command.dead else _free_in
+    ranges = tuple(r for lo, hi in command.ranges for r in found(state, lo, min(hi, now.lane.tail)))
+    if not ranges:
+        return cmd.Decision((), cmd.Verdict(refused=command.ranges))
+    purged = ev.Purged(ranges, command.dead, command.actor, command.reason)
+    return cmd.Decision((purged,), cmd.Verdict(ranges))
+
+
+def _parked_in(state: GroupState, low: int, high: int) -> list[Range]:
+    return list(state.parked.within(low, high))
+
+
+def _free_in(state: GroupState, low: int, high: int) -> list[Range]:
+    waiting = [(s, e) for s, e, _ in state.waiting.within(low, high)]
+    fresh = max(low, state.frontier + 1)
+    return [*waiting, *state.settled.gaps(fresh, high)] if fresh <= high else waiting
+
+
+def _decide_redrive(state: GroupState, command: cmd.Redrive, now: Moment) -> cmd.Decision:
+    ranges = tuple(r for lo, hi in command.ranges for r in state.parked.within(lo, hi))
+    if not ranges:
+        return cmd.Decision((), cmd.Verdict(refused=command.ranges))
+    return cmd.Decision((ev.Redriven(ranges, command.actor, command.reason),), cmd.Verdict(ranges))
+
+
+def _decide_seek(state: GroupState, command: cmd.Seek, now: Moment) -> cmd.Decision:
+    after = max(now.lane.pruned_to, min(command.after, now.lane.tail))
+    sought = ev.Sought(after, command.actor, command.reason)
+    return cmd.Decision((sought,), cmd.Verdict())
+
+
+def _decide_delete(state: GroupState, command: cmd.DeleteGroup, now: Moment) -> cmd.Decision:
+    events = (ev.Deleted(command.actor, command.reason),) if state.exists else ()
+    return cmd.Decision(events, cmd.Verdict())
+
+
+_DECIDE: dict[type[Any], Callable[[GroupState, Any, Moment], cmd.Decision]] = {
+    cmd.CreateGroup: _decide_create,
+    cmd.LeaseMessages: _decide_lease,
+    cmd.Ack: _decide_ack,
+    cmd.Nack: _decide_nack,
+    cmd.Return: _decide_return,
+    cmd.Extend: _decide_extend,
+    cmd.Sweep: _decide_sweep,
+    cmd.Park: _decide_park,
+    cmd.Unblock: _decide_unblock,
+    cmd.Purge: _decide_purge,
+    cmd.Redrive: _decide_redrive,
+    cmd.Seek: _decide_seek,
+    cmd.DeleteGroup: _decide_delete,
+}

@@ -1,0 +1,189 @@
+"""The state of a group on a lane, and ways to look at it. `core.group` says how it moves."""
+
+from dataclasses import dataclass, field
+from heapq import heapify, heappop
+
+from spillway.core.errors import SpillwayError
+from spillway.core.lane import Lane
+from spillway.core.policy import Policy
+from spillway.core.ranges import RangeMap, RangeSet
+from spillway.core.ranges import total as total_of
+from spillway.core.retry import WaitingRoom
+
+READY, DEFERRED, LEASED = "ready", "deferred", "leased"
+SETTLED, PARKED, BLOCKED, DROPPED = "settled", "parked", "blocked", "dropped"
+STATES = (READY, DEFERRED, LEASED, SETTLED, PARKED, BLOCKED, DROPPED)
+
+
+class IllegalTransitionError(SpillwayError):
+    """An event does not fit the state of the messages that it names."""
+
+    code = "illegal_transition"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """Why a version is blocked."""
+
+    attempts: int
+    at_ms: int
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Lease:
+    """A holder's fenced right to some versions; the value of each is its attempt number."""
+
+    held: RangeMap[int]
+    deadline_ms: int
+    leased_ms: int
+    consumer: str | None = None
+
+
+@dataclass(slots=True)
+class GroupState:
+    """The fold of a (lane, group)'s control log."""
+
+    exists: bool = False
+    kind: str = "lease"
+    settled: RangeSet = field(default_factory=RangeSet)
+    parked: RangeSet = field(default_factory=RangeSet)
+    dropped: RangeSet = field(default_factory=RangeSet)
+    frontier: int = 0
+    leases: dict[int, Lease] = field(default_factory=dict)
+    waiting: WaitingRoom = field(default_factory=WaitingRoom)
+    blocked: RangeMap[Blocking] = field(default_factory=RangeMap)
+    next_lease_id: int = 1
+    deadlines: list[tuple[int, int]] = field(default_factory=list, compare=False)
+
+    @property
+    def trim(self) -> int:
+        """Everything up to here is done for the group."""
+        return self.settled.prefix_end
+
+    def next_deadline_ms(self) -> int | None:
+        """When the next lease ends by itself."""
+        while self.deadlines:
+            deadline_ms, lease_id = self.deadlines[0]
+            lease = self.leases.get(lease_id)
+            if lease is not None and lease.deadline_ms == deadline_ms:
+                return deadline_ms
+            heappop(self.deadlines)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a decision may look at beside the state: the time, the rules, the lane, a die's roll."""
+
+    now_ms: int
+    policy: Policy
+    lane: Lane
+    jitter: float = 0.5
+
+
+def state_of(state: GroupState, moment: Moment, version: int) -> str:
+    """In which of the seven states a version is."""
+    if version in state.settled:
+        if version in state.parked:
+            return PARKED
+        return DROPPED if version in state.dropped else SETTLED
+    if version in state.blocked:
+        return BLOCKED
+    if any(version in lease.held for lease in state.leases.values()):
+        return LEASED
+    waiting = state.waiting.get(version)
+    if waiting is not None:
+        return READY if waiting.due_ms <= moment.now_ms else DEFERRED
+    later = any(moment.lane.schedule.not_yet(version, version, moment.now_ms))
+    return DEFERRED if later else READY
+
+
+def attempts_of(state: GroupState, version: int) -> int:
+    """How many leases have covered a version that is not settled."""
+    for lease in state.leases.values():
+        if (held := lease.held.get(version)) is not None:
+            return held
+    if (waiting := state.waiting.get(version)) is not None:
+        return waiting.attempts
+    blocking = state.blocked.get(version)
+    return blocking.attempts if blocking else 0
+
+
+def counts(state: GroupState, moment: Moment) -> dict[str, int]:
+    """How many messages are in each state. Together they are the tail: the conservation law."""
+    state.waiting.ripen(moment.now_ms)
+    tail = moment.lane.tail
+    fresh = total_of(state.settled.gaps(state.frontier + 1, tail))
+    later = sum(
+        e - s + 1
+        for s, e, _ in moment.lane.schedule.not_yet(state.frontier + 1, tail, moment.now_ms)
+        if s not in state.settled
+    )
+    return {
+        READY: fresh - later + state.waiting.ripe.total,
+        DEFERRED: later + state.waiting.unripe_total,
+        LEASED: sum(lease.held.total for lease in state.leases.values()),
+        SETTLED: state.settled.total - state.parked.total - state.dropped.total,
+        PARKED: state.parked.total,
+        BLOCKED: state.blocked.total,
+        DROPPED: state.dropped.total,
+    }
+
+
+def first_ready(state: GroupState, moment: Moment) -> int | None:
+    """The lowest version that could be leased now."""
+    state.waiting.ripen(moment.now_ms)
+    ripe = state.waiting.ripe.first
+    for start, end in state.settled.gaps(state.frontier + 1, moment.lane.tail):
+        at = start
+        for low, high, _ in moment.lane.schedule.not_yet(start, end, moment.now_ms):
+            if at < low:
+                break
+            at = high + 1
+        if at <= end:
+            return at if ripe is None else min(at, ripe)
+    return ripe
+
+
+def next_wake_ms(state: GroupState, moment: Moment) -> int | None:
+    """When the clock alone will make something leasable, or end a lease."""
+    fresh = moment.lane.schedule.next_delivery_ms(moment.now_ms)
+    times = (state.waiting.next_due_ms(), state.next_deadline_ms(), fresh)
+    return min((t for t in times if t is not None), default=None)
+
+
+def validate(state: GroupState, tail: int) -> None:
+    """Check every rule that ties the parts of the state together."""
+    places: RangeMap[str] = RangeMap()
+    for start, end in state.settled:
+        places.put(start, end, SETTLED)
+    for lease in state.leases.values():
+        _refuse_place(bool(lease.held), "an empty lease was kept")
+        for start, end, attempts in lease.held:
+            _refuse_place(attempts >= 1, "a lease is an attempt")
+            places.put(start, end, LEASED)
+    for start, end, _ in state.waiting.runs():
+        places.put(start, end, DEFERRED)
+    for start, end, _ in state.blocked:
+        places.put(start, end, BLOCKED)
+    _refuse_place(places.last <= tail, "a version is beyond the tail")
+    _refuse_place(state.frontier <= tail, "the frontier is beyond the tail")
+    _refuse_place(
+        places.covered(1, max(state.frontier, 1)) >= state.frontier, "a touched version is nowhere"
+    )
+    for subset in (state.parked, state.dropped):
+        _refuse_place(all(state.settled.covers(s, e) for s, e in subset), "given up, not settled")
+    both = any(any(state.dropped.within(s, e)) for s, e in state.parked)
+    _refuse_place(not both, "parked and dropped at once")
+
+
+def _refuse_place(holds: bool, why: str) -> None:  # noqa: FBT001
+    if not holds:
+        raise IllegalTransitionError(why)
+
+
+def rebuild_deadlines(state: GroupState) -> None:
+    """After a restore: the heap of deadlines is derived from the leases."""
+    state.deadlines = [(lease.deadline_ms, lease_id) for lease_id, lease in state.leases.items()]
+    heapify(state.deadlines)
