@@ -190,8 +190,8 @@ class EmbeddedPostgres:
 
     def _lives(self, pid: int) -> bool:
         if self._process is not None and self._process.pid == pid:
-            return self._process.poll() is None
-        return self.pid == pid
+            return self._process.poll() is None  # a dying process loses its title before it ends
+        return bool(host.command_line(pid))
 
     # --- start --------------------------------------------------------------------------------
 
@@ -357,20 +357,17 @@ class EmbeddedPostgres:
 
     def _stop_postmaster(self, mode: StopMode) -> None:
         for signal_number in (_STOP_SIGNALS[mode], signal.SIGQUIT):
-            pid = self._process.pid if self._process and self._process.poll() is None else self.pid
+            started = self._process
+            pid = started.pid if started and started.poll() is None else self.pid
             if pid is None:
-                self._process = None
                 return
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal_number)
             deadline = time.monotonic() + STOP_TIMEOUT_S
-            while host.command_line(pid) and time.monotonic() < deadline:
-                if self._process is not None:
-                    self._process.poll()
+            while self._lives(pid) and time.monotonic() < deadline:
                 time.sleep(POLL_S)
         if self.is_running():
             raise self._error("PostgreSQL does not stop", since=0)
-        self._process = None
 
     def _as_account(self, command: Sequence[str]) -> list[str]:
         if self._account is None:
