@@ -1,0 +1,47 @@
+"""Payloads: any JSON value as it is, bytes as `{"payload_base64": …}`; decoded when looked at."""
+
+from base64 import b64decode, b64encode
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+T = TypeVar("T")
+
+_BYTES_MARK = b"payload_base64"
+
+
+class _Bytes(msgspec.Struct, forbid_unknown_fields=True):
+    payload_base64: str
+
+
+_bytes_decoder = msgspec.json.Decoder(_Bytes)
+
+
+def shape(value: object) -> object:
+    """What to encode for a payload; `msgspec.Raw` is taken to be JSON already."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"payload_base64": b64encode(value).decode()}
+    return value
+
+
+def payload_bytes(raw: msgspec.Raw | bytes) -> bytes | None:
+    """The bytes of a payload that was pushed as bytes; None for any other."""
+    data = bytes(raw)
+    if not data.startswith(b"{") or _BYTES_MARK not in data[:40]:
+        return None
+    try:
+        return b64decode(_bytes_decoder.decode(data).payload_base64, validate=True)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+@overload
+def decode_payload(raw: msgspec.Raw | bytes) -> Any: ...  # noqa: ANN401 (any JSON value)
+@overload
+def decode_payload(raw: msgspec.Raw | bytes, kind: type[T]) -> T: ...
+def decode_payload(raw: msgspec.Raw | bytes, kind: Any = Any) -> Any:
+    """The value of a payload as it was pushed; with `kind` checked and converted to that type."""
+    if kind is Any:
+        data = payload_bytes(raw)
+        return msgspec.json.decode(raw) if data is None else data
+    return msgspec.json.decode(raw, type=kind)
