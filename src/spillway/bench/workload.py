@@ -1,0 +1,72 @@
+"""What each scenario does unless it is told otherwise."""
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from spillway.bench.errors import BenchError
+from spillway.bench.orders import BATCH_MAX, PAYLOAD_BYTES_MIN
+
+Scenario = Literal[
+    "produce", "single", "drain", "roundtrip", "latency", "wal", "recovery", "memory"
+]
+SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The size and shape of one measurement."""
+
+    scenario: Scenario
+    batch: int = 100
+    connections: int = 4
+    consumers: int = 4
+    payload_bytes: int = 100
+    messages: int = 0
+    seconds: float = 0.0
+    warmup_s: float = 1.0
+    rate: float = 0.0
+    partitions: int = 1
+    control_rows: int = 0
+    transaction_ids: bool = True
+    seconds_max: float = 180.0
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.batch <= BATCH_MAX, f"--batch is 1 to {BATCH_MAX}")
+        _require(self.connections >= 1, "--connections is at least 1")
+        _require(self.consumers >= 1, "--consumers is at least 1")
+        _require(self.payload_bytes >= PAYLOAD_BYTES_MIN, f"--payload-bytes ≥ {PAYLOAD_BYTES_MIN}")
+        _require(self.messages > 0 or self.seconds > 0, "give --messages or --seconds")
+        _require(self.scenario != "latency" or self.rate > 0, "--rate is more than 0")
+        _require(1 <= self.partitions <= 1024, "--partitions is 1 to 1024")
+
+
+DEFAULTS: dict[Scenario, Workload] = {
+    "produce": Workload(scenario="produce", batch=1000, connections=8, seconds=10),
+    "single": Workload(scenario="single", batch=1, connections=64, seconds=10),
+    "drain": Workload(scenario="drain", messages=1_000_000, consumers=8),
+    "roundtrip": Workload(scenario="roundtrip", connections=8, consumers=8, seconds=10),
+    "latency": Workload(scenario="latency", batch=1, connections=16, rate=200, seconds=20),
+    "wal": Workload(scenario="wal", messages=300_000, seconds_max=300),
+    "recovery": Workload(
+        scenario="recovery",
+        batch=1000,
+        messages=1_000_000,
+        partitions=64,
+        consumers=64,
+        control_rows=100_000,
+    ),
+    "memory": Workload(scenario="memory", batch=1000, messages=1_000_000),
+}
+
+
+def workload(scenario: Scenario, **given: object) -> Workload:
+    """The default workload of a scenario with what was given (not None) in its place."""
+    wanted = {name: value for name, value in given.items() if value is not None}
+    if wanted.get("messages") and "seconds" not in wanted:
+        wanted["seconds"] = 0.0
+    return replace(DEFAULTS[scenario], **wanted)  # type: ignore[arg-type]  # checked by the CLI
+
+
+def _require(condition: bool, rule: str) -> None:  # noqa: FBT001 (reads as a sentence)
+    if not condition:
+        raise BenchError(rule)
