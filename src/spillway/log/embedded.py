@@ -152,6 +152,8 @@ class EmbeddedPostgres:
                 return
             try:
                 self._stop_postmaster(mode)
+                if not (socket_dir := self._socket_dir()).is_relative_to(self.data_dir):
+                    socket_dir.rmdir()
             finally:
                 self._lock.release()
 
@@ -432,8 +434,8 @@ def _digest(path: Path) -> str:
 
 def _hint(text: str) -> str | None:
     """The next step, where the words of the system tell it; else the general one."""
-    if "No space left on device" in text or "Disk quota exceeded" in text:
-        return "free space on that disk, then start again; nothing that was accepted is lost"
+    if any(sign in text for sign in ("No space left", "free disk space", "quota exceeded")):
+        return "free space on that disk, then start again"
     if "Permission denied" in text:
         return "check who owns the data folder, or choose another one"
     return None
