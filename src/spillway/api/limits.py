@@ -1,0 +1,14 @@
+"""What the HTTP skin may take, decided once at start."""
+
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Ceilings of one request, and whether a key is needed at all."""
+
+    request_bytes_max: int = 16 * MIB
+    items_max: int = 10_000
+    require_api_key: bool = False

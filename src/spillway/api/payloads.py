@@ -1,0 +1,135 @@
+"""Payloads at the door: JSON text is kept as it came, bytes are told apart, both ways.
+
+Inside the broker a payload is JSON text (`Raw`) or `bytes`. In JSON, bytes are written as
+`{"payload_base64": "…"}`; in MessagePack they are a bin.
+"""
+
+import json
+import re
+from base64 import b64encode
+from itertools import accumulate
+from typing import cast
+
+import msgspec
+from msgspec import Raw
+
+from spillway.api.media import JSON, UNDECODABLE, Media
+from spillway.api.ports import Messages
+from spillway.core.errors import InvalidItemError
+
+# Deeper ones would pass here and then break the recursive parsers of consumers.
+NESTING_MAX = 256
+MARK = b"payload_base64"
+
+_string = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_not_brackets = bytes(set(range(256)) - set(b"[]{}"))
+_depth_steps = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+
+
+class _BytesPayload(msgspec.Struct, forbid_unknown_fields=True):
+    payload_base64: bytes
+
+
+_json_fields = msgspec.json.Decoder(dict[str, Raw])
+_bytes_payload = msgspec.json.Decoder(_BytesPayload)
+
+
+# ---------------------------------------------------------------- in
+
+
+def need_a_look(media: Media, body: bytes) -> bool:
+    """Whether some payload of this body may be anything but plain, shallow JSON."""
+    if media is not JSON or MARK in body:
+        return True
+    return b"\\u" in body or body.count(b"[") + body.count(b"{") > NESTING_MAX
+
+
+def received(media: Media, payload: Raw) -> Raw:
+    """A payload as the broker takes it; the type says Raw, but bytes are plain `bytes`."""
+    if media is not JSON:
+        value = _from_msgpack(payload)
+        if isinstance(value, bytes):
+            return cast("Raw", value)
+        payload = _as_json(value)
+    text = bytes(payload)
+    _check_depth(text)
+    if text.startswith(b"{") and (MARK in text or b"\\u" in text):
+        return _unwrapped(text, payload)
+    return payload
+
+
+def _unwrapped(text: bytes, payload: Raw) -> Raw:
+    if _json_fields.decode(text).keys() != {"payload_base64"}:
+        return payload
+    try:
+        return cast("Raw", _bytes_payload.decode(text).payload_base64)
+    except msgspec.ValidationError as error:
+        raise InvalidItemError("payload_base64 is not a base64 string") from error
+
+
+def _from_msgpack(payload: Raw) -> object:
+    try:
+        return msgspec.msgpack.decode(payload)
+    except UNDECODABLE as error:
+        raise InvalidItemError(f"the payload cannot be read: {error}") from error
+
+
+def _as_json(value: object) -> Raw:
+    """JSON text of the same value: bytes inside, ext types, NaN or number keys have none."""
+    try:
+        text = msgspec.json.encode(value)
+        same = msgspec.json.decode(text) == value
+    except (*UNDECODABLE, TypeError):
+        same = False
+    if not same:
+        raise InvalidItemError(
+            "the payload has no JSON form",
+            hint="send the whole payload as bin, or use only what JSON knows",
+        )
+    return Raw(text)
+
+
+def _check_depth(text: bytes) -> None:
+    if text.count(b"[") + text.count(b"{") <= NESTING_MAX:
+        return
+    brackets = _string.sub(b"", text).translate(_depth_steps, _not_brackets)
+    if max(accumulate(memoryview(brackets).cast("b")), default=0) > NESTING_MAX:
+        raise InvalidItemError(f"the payload is nested deeper than {NESTING_MAX} levels")
+
+
+# ---------------------------------------------------------------- out
+
+
+def dress(messages: Messages, media: Media) -> None:
+    """Give every payload the form that it has in the reply's medium."""
+    for message in messages:
+        payload = cast("Raw | bytes", message.payload)
+        if media is not JSON:
+            message.payload = Raw(_to_msgpack(payload))
+        elif not isinstance(payload, Raw):
+            message.payload = Raw(b'{"payload_base64":"%b"}' % b64encode(payload))
+
+
+def _to_msgpack(payload: Raw | bytes) -> bytes:
+    if not isinstance(payload, Raw):
+        return msgspec.msgpack.encode(payload)
+    try:
+        return msgspec.msgpack.encode(msgspec.json.decode(payload))
+    except (msgspec.MsgspecError, OverflowError):
+        return msgspec.msgpack.encode(_with_odd_numbers(bytes(payload)))
+
+
+def _with_odd_numbers(text: bytes) -> object:
+    """MessagePack ends at 64 bits: what is larger keeps its digits, as a string."""
+    value: object = json.loads(text, parse_int=_int_or_text, parse_float=_float_or_text)
+    return value
+
+
+def _int_or_text(digits: str) -> int | str:
+    value = int(digits) if len(digits) <= 20 else 2**64
+    return value if -(2**63) <= value < 2**64 else digits
+
+
+def _float_or_text(digits: str) -> float | str:
+    value = float(digits)
+    return value if abs(value) < float("inf") else digits

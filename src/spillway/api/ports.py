@@ -1,0 +1,110 @@
+"""The broker as this skin sees it."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from spillway import wire
+from spillway.core.metrics import Family
+
+
+class Broker(Protocol):
+    """Every command and question behind a route. `None` for a filter means: do not filter."""
+
+    async def authenticate(self, key: str) -> tuple[str, str]:
+        """The (org, key name) of an API key; raises UnauthorizedError."""
+
+    async def push(
+        self, org: str, items: list[wire.PushItem], *, qos: int = 1
+    ) -> list[wire.PushResult]:
+        """Store; a payload is a Raw of JSON text, or `bytes` where the caller sent bytes."""
+
+    async def lease(self, org: str, queue: str, request: wire.LeaseRequest) -> wire.LeaseReply:
+        """Lease; cancelled when the caller goes away, and then nothing may stay leased."""
+
+    async def settle(self, org: str, request: wire.SettleRequest) -> wire.SettleReply: ...
+
+    async def put_queue(
+        self, org: str, name: str, options: wire.QueueOptions, actor: str
+    ) -> tuple[bool, wire.QueueReply]:
+        """Whether it was made by this call, and the queue."""
+
+    async def patch_queue(
+        self, org: str, name: str, patch: wire.QueuePatch, actor: str
+    ) -> wire.QueueReply: ...
+    async def get_queue(self, org: str, name: str) -> wire.QueueReply: ...
+    async def list_queues(self, org: str, after: str | None, limit: int) -> wire.QueueListReply: ...
+    async def delete_queue(
+        self, org: str, name: str, actor: str, reason: str | None
+    ) -> wire.DeletedReply: ...
+
+    async def put_group(
+        self, org: str, queue: str, group: str, options: wire.GroupOptions, actor: str
+    ) -> tuple[bool, wire.GroupCounts]:
+        """Whether it was made by this call, and the group."""
+
+    async def get_group(self, org: str, queue: str, group: str) -> wire.GroupCounts: ...
+    async def list_groups(self, org: str, queue: str) -> list[wire.GroupCounts]: ...
+    async def delete_group(
+        self, org: str, queue: str, group: str, actor: str
+    ) -> wire.DeletedReply: ...
+
+    async def browse(
+        self,
+        org: str,
+        queue: str,
+        *,
+        partition: str | None,
+        from_version: int | None,
+        limit: int,
+        state: str | None,
+        group: str,
+        next: str | None,  # noqa: A002 (the name it has on the wire)
+    ) -> wire.BrowseReply: ...
+    async def story(
+        self, org: str, queue: str, partition: str, version: int, group: str
+    ) -> wire.StoryReply: ...
+    async def dead(
+        self,
+        org: str,
+        queue: str,
+        *,
+        group: str | None,
+        partition: str | None,
+        key: str | None,
+        error_contains: str | None,
+        before: datetime | None,
+        limit: int,
+        after: int | None,
+    ) -> wire.DeadReply: ...
+    async def blocked(self, org: str, queue: str, group: str | None) -> wire.BlockedReply: ...
+
+    async def redrive(
+        self, org: str, queue: str, request: wire.RedriveRequest, actor: str
+    ) -> wire.VerbReply: ...
+    async def unblock(
+        self, org: str, queue: str, request: wire.UnblockRequest, actor: str
+    ) -> wire.VerbReply: ...
+    async def park(
+        self, org: str, queue: str, request: wire.ParkRequest, actor: str
+    ) -> wire.VerbReply: ...
+    async def purge(
+        self, org: str, queue: str, request: wire.PurgeRequest, actor: str
+    ) -> wire.VerbReply: ...
+    async def seek(
+        self, org: str, queue: str, request: wire.SeekRequest, actor: str
+    ) -> wire.VerbReply: ...
+    async def pause(
+        self, org: str, queue: str, request: wire.PauseRequest, actor: str
+    ) -> wire.VerbReply: ...
+    async def resume(
+        self, org: str, queue: str, request: wire.PauseRequest, actor: str
+    ) -> wire.VerbReply: ...
+
+    def health(self) -> wire.HealthReply: ...
+    def metrics(self) -> Iterable[Family]: ...
+    async def topology(self) -> wire.TopologyReply: ...
+    async def audit(self) -> wire.AuditReply: ...
+
+
+Messages = Sequence[wire.Message] | Sequence[wire.BrowsedMessage] | Sequence[wire.DeadLetter]
