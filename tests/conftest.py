@@ -1,10 +1,12 @@
 """What every test may ask for: a real PostgreSQL, its own database, waiting without sleeping."""
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from spillway.log.embedded import EmbeddedPostgres
+from spillway.log.migrations import migrate
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, max_examples=200, stateful_step_count=75)
@@ -35,15 +38,40 @@ def _database_numbers() -> Iterator[int]:
     return iter(range(1_000_000))
 
 
-@pytest.fixture
-def database_url(postgres: EmbeddedPostgres, _database_numbers: Iterator[int]) -> Iterator[str]:
-    """The URL of a fresh database for this test alone; good for sync and async tests."""
-    name = f"test_{next(_database_numbers)}"
-    with psycopg.connect(postgres.url, autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name} TEMPLATE template0")
-    yield urlunsplit(urlsplit(postgres.url)._replace(path=f"/{name}"))
-    with psycopg.connect(postgres.url, autocommit=True) as admin:
+@contextlib.contextmanager
+def _database(server: EmbeddedPostgres, name: str, template: str) -> Iterator[str]:
+    with psycopg.connect(server.url, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield urlunsplit(urlsplit(server.url)._replace(path=f"/{name}"))
+    with psycopg.connect(server.url, autocommit=True) as admin:
         admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def _migrated(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """The database that every other one is a clone of. Nobody may be connected to it."""
+    with _database(postgres, "migrated", "template0") as url:
+        with ThreadPoolExecutor(1) as pool:  # whatever loop this thread has is not ours
+            pool.submit(asyncio.run, migrate(url)).result()
+        yield "migrated"
+
+
+@pytest.fixture
+def database_url(
+    postgres: EmbeddedPostgres, _migrated: str, _database_numbers: Iterator[int]
+) -> Iterator[str]:
+    """The URL of a fresh, migrated database for this test alone; good for sync and async tests."""
+    with _database(postgres, f"test_{next(_database_numbers)}", _migrated) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_database_url(
+    postgres: EmbeddedPostgres, _database_numbers: Iterator[int]
+) -> Iterator[str]:
+    """As `database_url`, with nothing in it."""
+    with _database(postgres, f"test_{next(_database_numbers)}", "template0") as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

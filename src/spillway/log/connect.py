@@ -1,0 +1,105 @@
+"""Connections to PostgreSQL, and what its errors mean to us."""
+
+import asyncio
+from collections.abc import Mapping
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from spillway.core.errors import (
+    DatabasePermissionError,
+    DatabaseUnavailableError,
+    SettingsError,
+    SpillwayError,
+)
+from spillway.log.queries import sql
+
+CONNECT_TIMEOUT_S = 10.0
+LIVENESS: Mapping[str, int] = {
+    # A peer that vanished without a word is noticed in some 15 s instead of two hours.
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 5,
+    "tcp_user_timeout": 15_000,
+}
+# No connection, no resources, operator at work, system trouble; then a lost race between
+# transactions, and a server that became a standby.
+TRANSIENT = ("08", "53", "57", "58", "40001", "40P01", "25006")
+FORBIDDEN = ("42501", "28")
+CUT_OFF = (psycopg.OperationalError, psycopg.InterfaceError, OSError, TimeoutError)
+
+_SESSION = sql("session")
+
+
+async def connect(
+    database_url: str,
+    *,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+    application_name: str = "spillway",
+) -> psycopg.AsyncConnection:
+    """An autocommit connection that speaks UTC and UTF-8; each host of the URL has `timeout_s`."""
+    params = _params(database_url, application_name)
+    hosts = str(params.get("host", "")).count(",") + 1
+    try:
+        async with asyncio.timeout(timeout_s * hosts):
+            conn = await psycopg.AsyncConnection.connect("", autocommit=True, **params)  # type: ignore[arg-type]  # libpq's own words
+            try:
+                await conn.execute(_SESSION)
+            except BaseException:
+                await conn.close()
+                raise
+    except TimeoutError as error:
+        late = TimeoutError(f"no connection within {timeout_s:g} s")
+        raise classify(late, database_url) from error
+    except (psycopg.Error, OSError) as error:
+        raise classify(error, database_url) from error
+    return conn
+
+
+def _params(database_url: str, application_name: str) -> dict[str, str | int]:
+    """What the URL says; our own wishes only where it is silent."""
+    return {
+        **LIVENESS,
+        "application_name": application_name,
+        **_parse(database_url),
+        "client_encoding": "UTF8",
+    }
+
+
+def _parse(database_url: str) -> dict[str, str]:
+    try:
+        parsed = conninfo_to_dict(database_url)
+    except psycopg.Error:
+        # Not chained: libpq repeats the URL, and with it the password.
+        raise SettingsError(
+            "the database URL cannot be understood",
+            hint="it looks like postgresql://user:password@host:5432/database",
+        ) from None
+    return {name: str(value) for name, value in parsed.items() if value is not None}
+
+
+def place(database_url: str) -> str:
+    """Where a URL points to, in words without a password."""
+    params = _parse(database_url)
+    host = params.get("host") or params.get("hostaddr") or "the local socket"
+    port = "" if host.startswith("/") else f":{params.get('port', '5432')}"
+    return f"{host}{port}, database {params.get('dbname') or params.get('user') or 'of the user'}"
+
+
+def classify(exc: BaseException, database_url: str | None = None) -> SpillwayError:
+    """What a failure means: gone for a while, not allowed, or a mistake. Its cause stays."""
+    state = getattr(exc, "sqlstate", None)
+    where = f" at {place(database_url)}" if database_url else ""
+    reason = str(exc).strip() or type(exc).__name__
+    error: SpillwayError
+    if isinstance(exc, SpillwayError):
+        return exc
+    if state.startswith(TRANSIENT) if state else isinstance(exc, CUT_OFF):
+        error = DatabaseUnavailableError(f"PostgreSQL{where} does not answer: {reason}")
+    elif state and state.startswith(FORBIDDEN):
+        error = DatabasePermissionError(f"PostgreSQL{where} refuses: {reason}")
+    else:
+        error = SpillwayError(f"PostgreSQL{where} failed ({state or 'no SQLSTATE'}): {reason}")
+    error.__cause__ = exc
+    return error

@@ -1,0 +1,308 @@
+-- Every statement that Spillway runs, by name. `log.queries` loads them.
+
+-- name: commit
+-- One commit of a shard: the fence, the messages, the control events, the dead letters; all or none.
+-- $1 shard, $2 epoch, $3 commit_seq, $4 batches, $5 control rows, $6 dead letters, $7 dead_ids to delete
+WITH fence AS (
+    UPDATE spillway.shard SET commit_seq = $3
+    WHERE shard_id = $1 AND epoch = $2
+    RETURNING shard_id
+), batches AS (
+    INSERT INTO spillway.message_batch
+    SELECT n.* FROM unnest($4::spillway.new_batch[]) AS n WHERE EXISTS (SELECT FROM fence)
+), controls AS (
+    INSERT INTO spillway.control_event
+    SELECT n.* FROM unnest($5::spillway.new_control[]) AS n WHERE EXISTS (SELECT FROM fence)
+), dead AS (
+    INSERT INTO spillway.dead_letter (
+        queue_id, lane_id, "group", version, transaction_id, key, headers, payload, content_type,
+        trace_id, attempts, cause, error, actor, reason, enqueued_at, dead_at
+    )
+    SELECT
+        n.queue_id, n.lane_id, n."group", n.version, b.transaction_ids[b.i], b.keys[b.i],
+        b.headers -> (b.i - 1), b.payloads[b.i], coalesce(b.content_types[b.i], 0::smallint),
+        b.trace_ids[b.i], n.attempts, n.cause, n.error, n.actor, n.reason, b.appended_at, n.dead_at
+    FROM unnest($6::spillway.new_dead[]) AS n
+    CROSS JOIN LATERAL (
+        SELECT m.*, (n.version - m.base_version + 1)::integer AS i
+        FROM spillway.message_batch AS m
+        WHERE m.lane_id = n.lane_id AND m.base_version <= n.version
+        ORDER BY m.base_version DESC
+        LIMIT 1
+    ) AS b
+    WHERE EXISTS (SELECT FROM fence)
+), undead AS (
+    DELETE FROM spillway.dead_letter
+    WHERE dead_id = ANY ($7::bigint[]) AND EXISTS (SELECT FROM fence)
+)
+SELECT count(*) FROM fence
+
+-- name: shards_make
+-- The shards of a new cluster; a cluster that has some keeps its number.
+INSERT INTO spillway.shard (shard_id)
+SELECT generate_series(0, %(num_shards)s - 1)
+WHERE NOT EXISTS (SELECT FROM spillway.shard)
+ON CONFLICT DO NOTHING
+
+-- name: shards
+-- Who writes what. PostgreSQL's clock judges the leases.
+SELECT shard_id, epoch, commit_seq, owner, lease_until, lease_until > now() AS leased
+FROM spillway.shard ORDER BY shard_id
+
+-- name: shard_acquire
+-- Take a shard whose owner let it go, is this broker, or is provably gone; raise its epoch.
+UPDATE spillway.shard AS s
+SET epoch = epoch + 1, owner = %(owner)s, owner_pid = pg_backend_pid(),
+    owner_since = (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()),
+    lease_until = now() + %(lease_s)s * interval '1 second'
+WHERE shard_id = %(shard_id)s AND (
+    lease_until <= now() OR owner IS NULL OR owner = %(owner)s
+    OR NOT EXISTS (
+        SELECT FROM pg_stat_activity AS a
+        WHERE a.pid = s.owner_pid AND a.backend_start IS NOT DISTINCT FROM s.owner_since
+    )
+)
+RETURNING epoch, commit_seq, extract(epoch FROM clock_timestamp())::float8
+
+-- name: shard_renew
+-- Keep a shard; no row means that it was lost.
+UPDATE spillway.shard SET lease_until = now() + %(lease_s)s * interval '1 second'
+WHERE shard_id = %(shard_id)s AND epoch = %(epoch)s
+RETURNING extract(epoch FROM clock_timestamp())::float8
+
+-- name: shard_release
+-- Let a shard go, so that another broker need not wait for the lease to end.
+UPDATE spillway.shard SET owner = NULL, owner_pid = NULL, lease_until = now()
+WHERE shard_id = %(shard_id)s AND epoch = %(epoch)s
+
+-- name: broker_seen
+-- This broker lives.
+INSERT INTO spillway.broker (broker_id, address, started_at, seen_at)
+VALUES (%(broker_id)s, %(address)s, now(), now())
+ON CONFLICT (broker_id) DO UPDATE SET seen_at = now(), address = excluded.address
+
+-- name: brokers
+-- Brokers seen lately.
+SELECT broker_id, address, started_at, seen_at, seen_at > now() - interval '15 seconds' AS alive
+FROM spillway.broker WHERE seen_at > now() - interval '1 day' ORDER BY broker_id
+
+-- name: brokers_forget
+-- Brokers not seen for a day.
+DELETE FROM spillway.broker WHERE seen_at < now() - interval '1 day'
+
+-- name: commit_types
+-- The type numbers of a commit's parameters in this database.
+SELECT t.typname || CASE WHEN t.typtype = 'b' THEN '[]' ELSE '' END AS name, t.oid
+FROM (
+    SELECT typname, 'c' AS typtype, oid FROM pg_type
+    WHERE typnamespace = 'spillway'::regnamespace AND typname IN ('new_batch', 'new_control', 'new_dead')
+    UNION ALL
+    SELECT typname, 'b', typarray FROM pg_type
+    WHERE typnamespace = 'spillway'::regnamespace AND typname IN ('new_batch', 'new_control', 'new_dead')
+) AS t
+
+-- name: batches_from
+-- The batches from the one that holds a version on, up to a version and a size.
+WITH head AS (
+    SELECT coalesce(max(base_version), 0) AS base_version FROM spillway.message_batch
+    WHERE lane_id = %(lane_id)s AND base_version <= %(start)s
+), sized AS (
+    SELECT b.base_version, sum(pg_column_size(b.payloads)) OVER (ORDER BY b.base_version) AS bytes
+    FROM spillway.message_batch AS b, head
+    WHERE b.lane_id = %(lane_id)s AND b.base_version >= head.base_version
+        AND b.base_version < %(end)s
+), span AS (
+    SELECT head.base_version AS first, coalesce(max(sized.base_version), head.base_version) AS last
+    FROM head LEFT JOIN sized ON sized.bytes <= %(bytes)s OR sized.base_version = head.base_version
+    GROUP BY head.base_version
+)
+SELECT b.base_version, b.appended_at, b.transaction_ids, b.keys, b.headers, b.payloads,
+    b.content_types, b.deliver_at, b.expires_at, b.trace_ids
+FROM spillway.message_batch AS b, span
+WHERE b.lane_id = %(lane_id)s AND b.base_version BETWEEN span.first AND span.last
+ORDER BY b.base_version
+
+-- name: batches_timed
+-- The batches in which some message has a deliver_at or an expires_at.
+SELECT base_version, appended_at, transaction_ids, keys, headers, payloads,
+    content_types, deliver_at, expires_at, trace_ids
+FROM spillway.message_batch
+WHERE lane_id = %(lane_id)s AND base_version + count > %(after)s
+    AND (deliver_at IS NOT NULL OR expires_at IS NOT NULL)
+ORDER BY base_version
+
+-- name: batches_recent
+-- The newest batches back to a moment or a count.
+SELECT base_version, appended_at, transaction_ids, keys, headers, payloads,
+    content_types, deliver_at, expires_at, trace_ids
+FROM (
+    SELECT *, sum(count) OVER (ORDER BY base_version DESC) - count AS newer
+    FROM spillway.message_batch
+    WHERE lane_id = %(lane_id)s
+        AND base_version > (
+            SELECT coalesce(max(base_version), 0) - %(count)s FROM spillway.message_batch
+            WHERE lane_id = %(lane_id)s
+        )
+        AND appended_at > to_timestamp(%(since_ms)s / 1000.0)
+) AS recent
+WHERE newer < %(count)s
+ORDER BY base_version
+
+-- name: org_ensure
+-- An org is made by its first use.
+INSERT INTO spillway.org (name) VALUES (%(org)s) ON CONFLICT DO NOTHING
+
+-- name: org_lock
+-- Queues of an org are made one at a time: its cap cannot be passed by a race.
+SELECT name FROM spillway.org WHERE name = %(org)s FOR UPDATE
+
+-- name: queue_count
+-- How many queues an org has.
+SELECT count(*) FROM spillway.queue WHERE org = %(org)s AND deleted_at IS NULL
+
+-- name: queue_find
+-- A queue by name.
+SELECT queue_id, org, name, options::text, paused, created_at
+FROM spillway.queue WHERE org = %(org)s AND name = %(name)s AND deleted_at IS NULL
+
+-- name: queue_by_id
+-- A queue by number, if it lives.
+SELECT queue_id, org, name, options::text, paused, created_at
+FROM spillway.queue WHERE queue_id = %(queue_id)s AND deleted_at IS NULL
+
+-- name: queues_of_org
+-- A page of queues in the order of their names.
+SELECT queue_id, org, name, options::text, paused, created_at
+FROM spillway.queue
+WHERE org = %(org)s AND deleted_at IS NULL AND name > %(after)s
+ORDER BY name LIMIT %(limit)s
+
+-- name: queues_all
+-- Every living queue.
+SELECT queue_id, org, name, options::text, paused, created_at
+FROM spillway.queue WHERE deleted_at IS NULL ORDER BY queue_id
+
+-- name: queue_insert
+-- A new queue.
+INSERT INTO spillway.queue (org, name, options) VALUES (%(org)s, %(name)s, %(options)s::jsonb)
+RETURNING queue_id, org, name, options::text, paused, created_at
+
+-- name: queue_update
+-- New options for a queue.
+UPDATE spillway.queue SET options = %(options)s::jsonb
+WHERE queue_id = %(queue_id)s AND deleted_at IS NULL
+RETURNING queue_id, org, name, options::text, paused, created_at
+
+-- name: queue_pause
+-- Stop or start leasing from a queue.
+UPDATE spillway.queue SET paused = %(paused)s
+WHERE queue_id = %(queue_id)s AND deleted_at IS NULL
+RETURNING queue_id
+
+-- name: queue_delete
+-- A tombstone: the name is free at once, the pruner removes the rest.
+UPDATE spillway.queue SET deleted_at = now()
+WHERE queue_id = %(queue_id)s AND deleted_at IS NULL
+RETURNING queue_id
+
+-- name: lanes_of_queue
+-- The lanes of a queue.
+SELECT lane_id, queue_id, partition, priority, enqueue_shard, shard_id
+FROM spillway.lane WHERE queue_id = %(queue_id)s ORDER BY lane_id
+
+-- name: lane_find
+-- A lane by its address.
+SELECT lane_id, queue_id, partition, priority, enqueue_shard, shard_id
+FROM spillway.lane
+WHERE queue_id = %(queue_id)s AND partition = %(partition)s
+    AND priority = %(priority)s AND enqueue_shard = %(enqueue_shard)s
+
+-- name: lane_insert
+-- A lane is made by its first message; a race makes it once.
+INSERT INTO spillway.lane (queue_id, partition, priority, enqueue_shard, shard_id)
+VALUES (%(queue_id)s, %(partition)s, %(priority)s, %(enqueue_shard)s, %(shard_id)s)
+ON CONFLICT DO NOTHING
+RETURNING lane_id, queue_id, partition, priority, enqueue_shard, shard_id
+
+-- name: lane_by_id
+-- A lane by number.
+SELECT lane_id, queue_id, partition, priority, enqueue_shard, shard_id
+FROM spillway.lane WHERE lane_id = %(lane_id)s
+
+-- name: lane_tails
+-- Where lanes end, and what is pruned of them.
+SELECT l.lane_id, l.pruned_to, greatest(l.pruned_to, coalesce((
+    SELECT b.base_version + b.count - 1 FROM spillway.message_batch AS b
+    WHERE b.lane_id = l.lane_id ORDER BY b.base_version DESC LIMIT 1
+), 0)) AS tail
+FROM spillway.lane AS l WHERE l.lane_id = ANY (%(lane_ids)s)
+
+-- name: version_at
+-- The last version of a lane that was appended before a moment.
+SELECT greatest(coalesce(max(b.base_version + b.count - 1), 0), (
+    SELECT pruned_to FROM spillway.lane WHERE lane_id = %(lane_id)s
+)) FROM spillway.message_batch AS b
+WHERE b.lane_id = %(lane_id)s AND b.appended_at < %(at)s
+
+-- name: groups_of_queue
+-- The consumer groups of a queue.
+SELECT "group", kind, start, paused, created_at
+FROM spillway.consumer WHERE queue_id = %(queue_id)s ORDER BY "group"
+
+-- name: group_insert
+-- A group is made by its first use; a race makes it once.
+INSERT INTO spillway.consumer (queue_id, "group", kind, start)
+VALUES (%(queue_id)s, %(group)s, %(kind)s, %(start)s)
+ON CONFLICT DO NOTHING
+RETURNING "group", kind, start, paused, created_at
+
+-- name: group_pause
+-- Stop or start leasing for a group.
+UPDATE spillway.consumer SET paused = %(paused)s
+WHERE queue_id = %(queue_id)s AND "group" = %(group)s
+RETURNING "group"
+
+-- name: group_delete
+-- Forget a group.
+DELETE FROM spillway.consumer WHERE queue_id = %(queue_id)s AND "group" = %(group)s
+RETURNING "group"
+
+-- name: api_key_find
+-- Whose key this is.
+SELECT org, name FROM spillway.api_key WHERE digest = %(digest)s AND revoked_at IS NULL
+
+-- name: operator_action_insert
+-- Who did what by hand.
+INSERT INTO spillway.operator_action (org, queue, "group", verb, actor, reason, detail)
+VALUES (%(org)s, %(queue)s, %(group)s, %(verb)s, %(actor)s, %(reason)s, %(detail)s::jsonb)
+
+-- name: session
+-- What a connection must be like whatever the role's defaults are: times in UTC, commits that last.
+SELECT
+    set_config('TimeZone', 'UTC', false),
+    set_config('DateStyle', 'ISO', false),
+    set_config('default_transaction_isolation', 'read committed', false),
+    set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+        WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)
+
+-- name: server_facts
+-- Whether this server can hold the log.
+SELECT
+    current_setting('server_version_num')::integer, current_setting('server_version'),
+    current_setting('server_encoding')
+
+-- name: migration_lock
+-- Two brokers that start together migrate once. Let go at the end of the transaction.
+SELECT pg_advisory_xact_lock(%(key)s)
+
+-- name: migrations_exist
+-- Whether any migration was ever applied.
+SELECT to_regclass('spillway.migration') IS NOT NULL
+
+-- name: migrations
+-- What was applied.
+SELECT name, checksum FROM spillway.migration
+
+-- name: migration_insert
+-- A migration was applied.
+INSERT INTO spillway.migration (name, checksum) VALUES (%(name)s, %(checksum)s)
