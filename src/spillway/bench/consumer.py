@@ -41,7 +41,7 @@ class Consumer:
         self._host = f"{plan.host}:{plan.port}"
         self._lease_path = f"/v1/queues/{plan.queue}/lease"
         self._lease = _lease_body(course, number)
-        self._lease_more = b'],"lease":{"queue":"%b",%b}' % (plan.queue.encode(), self._lease[1:])
+        self._lease_more = b'],"lease":{"queue":"%b",%b' % (plan.queue.encode(), self._lease[1:])
         self._request = b""
         self._sent_at = 0.0
         self._acking = 0

@@ -36,11 +36,9 @@ async def drive(plan: LoadPlan) -> LoadFindings:
     course.begin()
     for caller in callers:
         caller.begin()
-    watch = asyncio.create_task(_watch(course))
     try:
-        await course.over
+        await _watch(course)
     finally:
-        watch.cancel()
         for connection in connections:
             connection.close()
     return findings(course, time.process_time() - cpu)
@@ -81,12 +79,12 @@ async def _watch(course: Course) -> None:
     plan = course.plan
     if plan.seconds and course.pushing:
         asyncio.get_running_loop().call_later(plan.seconds, course.stop_pushing)
-    while not course.over.done():
-        await asyncio.sleep(_WATCH_S)
+    while not (await asyncio.wait([course.over], timeout=_WATCH_S))[0]:
         now = time.perf_counter()
         if now - course.start > plan.seconds_max or now - course.progress_at > plan.stall_s:
             course.arrivals.stop()
             course.finish()
+    course.over.result()
 
 
 def findings(course: Course, cpu_s: float) -> LoadFindings:

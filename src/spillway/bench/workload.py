@@ -1,7 +1,7 @@
 """What each scenario does unless it is told otherwise."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from spillway.bench.errors import BenchError
 from spillway.bench.orders import BATCH_MAX, PAYLOAD_BYTES_MIN
@@ -10,6 +10,11 @@ Scenario = Literal[
     "produce", "single", "drain", "roundtrip", "latency", "wal", "recovery", "memory"
 ]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
+
+
+def _require(condition: bool, rule: str) -> None:  # noqa: FBT001 (reads as a sentence)
+    if not condition:
+        raise BenchError(rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,7 @@ class Workload:
         _require(1 <= self.partitions <= 1024, "--partitions is 1 to 1024")
 
 
-DEFAULTS: dict[Scenario, Workload] = {
+DEFAULTS: dict[str, Workload] = {
     "produce": Workload(scenario="produce", batch=1000, connections=8, seconds=10),
     "single": Workload(scenario="single", batch=1, connections=64, seconds=10),
     "drain": Workload(scenario="drain", messages=1_000_000, consumers=8),
@@ -59,14 +64,16 @@ DEFAULTS: dict[Scenario, Workload] = {
 }
 
 
-def workload(scenario: Scenario, **given: object) -> Workload:
+def workload(scenario: str, **given: Any) -> Workload:
     """The default workload of a scenario with what was given (not None) in its place."""
     wanted = {name: value for name, value in given.items() if value is not None}
     if wanted.get("messages") and "seconds" not in wanted:
         wanted["seconds"] = 0.0
-    return replace(DEFAULTS[scenario], **wanted)  # type: ignore[arg-type]  # checked by the CLI
+    return replace(DEFAULTS[scenario], **wanted)
 
 
-def _require(condition: bool, rule: str) -> None:  # noqa: FBT001 (reads as a sentence)
-    if not condition:
-        raise BenchError(rule)
+TABLE = [
+    workload("produce"),
+    workload("produce", batch=100),
+    *(workload(scenario) for scenario in SCENARIOS if scenario != "produce"),
+]
