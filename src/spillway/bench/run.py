@@ -23,6 +23,7 @@ from spillway.bench.workload import Workload
 Say = Callable[[str], None]
 Found = TypeVar("Found")
 
+_FILLERS = 4
 _GRACE_S = 60.0
 _BASELINE_S = 300.0
 
@@ -61,7 +62,7 @@ class Run:
     def fill(self, messages: int) -> LoadFindings:
         """Not measured: push in big batches."""
         self.say(f"filling {self.queue} with {messages:,} messages")
-        found = self.drive(producers=4, batch=1000, messages=messages, warmup_s=0.0)
+        found = self.drive(producers=_FILLERS, batch=1000, messages=messages, warmup_s=0.0)
         if found.stored < messages:
             raise BenchError(f"only {found.stored} of {messages} messages were stored")
         return found
@@ -79,7 +80,7 @@ class Run:
             payload_bytes=self.workload.payload_bytes,
             rows=max(1_000, min(ROWS_MAX, 50_000_000 // self.workload.payload_bytes)),
             batch=self.workload.batch,
-            connections=self.workload.connections,
+            connections=max(1, self.workload.connections),
         )
         found = _process("baseline", plan, BaselineFindings, _BASELINE_S)
         self.facts["baseline_how"] = found.how

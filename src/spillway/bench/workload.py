@@ -23,8 +23,8 @@ class Workload:
 
     scenario: Scenario
     batch: int = 100
-    connections: int = 4
-    consumers: int = 4
+    connections: int = 0
+    consumers: int = 0
     payload_bytes: int = 100
     messages: int = 0
     seconds: float = 0.0
@@ -37,8 +37,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         _require(1 <= self.batch <= BATCH_MAX, f"--batch is 1 to {BATCH_MAX}")
-        _require(self.connections >= 1, "--connections is at least 1")
-        _require(self.consumers >= 1, "--consumers is at least 1")
+        _require(self.connections + self.consumers > 0, "give --connections or --consumers")
         _require(self.payload_bytes >= PAYLOAD_BYTES_MIN, f"--payload-bytes ≥ {PAYLOAD_BYTES_MIN}")
         _require(self.messages > 0 or self.seconds > 0, "give --messages or --seconds")
         _require(self.scenario != "latency" or self.rate > 0, "--rate is more than 0")
@@ -50,8 +49,10 @@ DEFAULTS: dict[str, Workload] = {
     "single": Workload(scenario="single", batch=1, connections=64, seconds=10),
     "drain": Workload(scenario="drain", messages=1_000_000, consumers=8),
     "roundtrip": Workload(scenario="roundtrip", connections=8, consumers=8, seconds=10),
-    "latency": Workload(scenario="latency", batch=1, connections=16, rate=200, seconds=20),
-    "wal": Workload(scenario="wal", messages=300_000, seconds_max=300),
+    "latency": Workload(
+        scenario="latency", batch=1, connections=16, consumers=4, rate=200, seconds=20
+    ),
+    "wal": Workload(scenario="wal", connections=4, consumers=4, messages=300_000, seconds_max=300),
     "recovery": Workload(
         scenario="recovery",
         batch=1000,
@@ -60,7 +61,7 @@ DEFAULTS: dict[str, Workload] = {
         consumers=64,
         control_rows=100_000,
     ),
-    "memory": Workload(scenario="memory", batch=1000, messages=1_000_000),
+    "memory": Workload(scenario="memory", batch=1000, connections=4, messages=1_000_000),
 }
 
 

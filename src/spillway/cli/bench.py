@@ -33,18 +33,18 @@ BrokerSetting = Annotated[
     list[str] | None,
     typer.Option("--setting", metavar="NAME=VALUE", help="Environment of the started broker."),
 ]
-Batch = Annotated[int | None, typer.Option(help="Messages a request.")]
-Connections = Annotated[int | None, typer.Option(help="Connections that push.")]
-Consumers = Annotated[int | None, typer.Option(help="Connections that lease and ack.")]
-PayloadBytes = Annotated[int | None, typer.Option(help="Bytes of JSON a message.")]
+Batch = Annotated[int | None, typer.Option(min=1, help="Messages a request.")]
+Connections = Annotated[int | None, typer.Option(min=1, help="Connections that push.")]
+Consumers = Annotated[int | None, typer.Option(min=1, help="Connections that lease and ack.")]
+PayloadBytes = Annotated[int | None, typer.Option(min=1, help="Bytes of JSON a message.")]
 Messages = Annotated[int | None, typer.Option(min=1, help="How many messages.")]
 Seconds = Annotated[float | None, typer.Option(help="How long, instead of how many.")]
-Partitions = Annotated[int | None, typer.Option(help="Partitions of the queue.")]
+Partitions = Annotated[int | None, typer.Option(min=1, help="Partitions of the queue.")]
 TransactionIds = Annotated[
     bool, typer.Option(help="Push with transaction ids, as the client does.")
 ]
 Rate = Annotated[float | None, typer.Option(help="Messages a second, by schedule.")]
-ControlRows = Annotated[int | None, typer.Option(help="Rows of the control log to fold.")]
+ControlRows = Annotated[int | None, typer.Option(min=1, help="Rows of the control log to fold.")]
 
 
 @app.command()
