@@ -1,5 +1,18 @@
 """Why a measurement could not be made."""
 
+from spillway.core.errors import SpillwayError
 
-class BenchError(Exception):
-    """The bench cannot go on; the text says what to do."""
+
+class BenchError(SpillwayError):
+    """The bench cannot go on."""
+
+    code = "bench_failed"
+    hint = "the broker's own words are above; --url measures a broker that runs already"
+
+
+class WorkloadError(BenchError):
+    """The workload asked for makes no sense."""
+
+    code = "bench_usage"
+    status = 400
+    hint = "see `spillway bench SCENARIO --help`"

@@ -144,12 +144,11 @@ _SHAPE = (
 
 
 def _cpu(before: Usage, after: Usage, found: LoadFindings) -> dict[str, float]:
-    return {
-        "broker": round(after.broker_cpu_s - before.broker_cpu_s, 2),
-        "postgres": round(after.postgres_cpu_s - before.postgres_cpu_s, 2),
-        "load": found.cpu_s,
-        "wall": round(found.seconds, 2),
-    }
+    spent = {"load": found.cpu_s, "wall": round(found.seconds, 2)}
+    if after.broker_rss_mb is not None:
+        spent["broker"] = round(after.broker_cpu_s - before.broker_cpu_s, 2)
+        spent["postgres"] = round(after.postgres_cpu_s - before.postgres_cpu_s, 2)
+    return spent
 
 
 def _process(module: str, plan: msgspec.Struct, found: type[Found], timeout_s: float) -> Found:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from spillway.bench.errors import BenchError
+from spillway.bench.errors import WorkloadError
 from spillway.bench.orders import BATCH_MAX, PAYLOAD_BYTES_MIN
 
 Scenario = Literal[
@@ -14,7 +14,7 @@ SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 
 def _require(condition: bool, rule: str) -> None:  # noqa: FBT001 (reads as a sentence)
     if not condition:
-        raise BenchError(rule)
+        raise WorkloadError(rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
