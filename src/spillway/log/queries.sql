@@ -306,3 +306,61 @@ SELECT name, checksum FROM spillway.migration
 -- name: migration_insert
 -- A migration was applied.
 INSERT INTO spillway.migration (name, checksum) VALUES (%(name)s, %(checksum)s)
+
+-- name: checkpoint_fence
+-- Whether the shard is still ours; held until the end of the transaction.
+SELECT epoch FROM spillway.shard
+WHERE shard_id = %(shard_id)s AND epoch = %(epoch)s FOR SHARE
+
+-- name: checkpoint_clear
+-- A checkpoint of the same seq is written anew: the one that is there was damaged.
+DELETE FROM spillway.checkpoint AS c
+USING unnest(%(lane_ids)s::bigint[], %(groups)s::text[], %(seqs)s::bigint[])
+    AS k (lane_id, "group", seq)
+WHERE c.lane_id = k.lane_id AND c."group" = k."group" AND c.seq = k.seq
+
+-- name: checkpoint_insert
+-- One part of a checkpoint.
+INSERT INTO spillway.checkpoint (lane_id, "group", seq, part, parts, trim, state, crc)
+VALUES (
+    %(lane_id)s, %(group)s, %(seq)s, %(part)s, %(parts)s, %(trim)s, %(state)s, %(crc)s
+)
+
+-- name: checkpoints_of_groups
+-- The checkpoints of some groups up to a seq, newest first.
+SELECT c.lane_id, c."group", c.seq, c.part, c.parts, c.crc, c.state
+FROM spillway.checkpoint AS c
+JOIN unnest(%(lane_ids)s::bigint[], %(groups)s::text[], %(seqs)s::bigint[])
+    AS k (lane_id, "group", seq)
+    ON c.lane_id = k.lane_id AND c."group" = k."group" AND c.seq <= k.seq
+ORDER BY c.lane_id, c."group", c.seq DESC, c.part
+
+-- name: checkpoints_of_lanes
+-- The checkpoints of every group on some lanes, newest first.
+SELECT lane_id, "group", seq, part, parts, crc, state
+FROM spillway.checkpoint WHERE lane_id = ANY (%(lane_ids)s::bigint[])
+ORDER BY lane_id, "group", seq DESC, part
+
+-- name: checkpoints_forget
+-- Two checkpoints are kept: this one and the newest sound one before it.
+DELETE FROM spillway.checkpoint AS c
+USING unnest(%(lane_ids)s::bigint[], %(groups)s::text[], %(seqs)s::bigint[], %(previous)s::bigint[])
+    AS k (lane_id, "group", seq, previous)
+WHERE c.lane_id = k.lane_id AND c."group" = k."group" AND c.seq < k.seq AND c.seq <> k.previous
+
+-- name: control_trim
+-- The control log behind the previous checkpoint is not needed any more.
+DELETE FROM spillway.control_event AS e
+USING unnest(%(lane_ids)s::bigint[], %(groups)s::text[], %(previous)s::bigint[])
+    AS k (lane_id, "group", previous)
+WHERE e.lane_id = k.lane_id AND e."group" = k."group" AND e.seq <= k.previous
+
+-- name: control_since
+-- The control log of some lanes, each group from behind its checkpoint.
+SELECT e.lane_id, e."group", e.seq, e.events
+FROM spillway.control_event AS e
+LEFT JOIN unnest(
+    %(from_lane_ids)s::bigint[], %(from_groups)s::text[], %(from_seqs)s::bigint[]
+) AS k (lane_id, "group", seq) USING (lane_id, "group")
+WHERE e.lane_id = ANY (%(lane_ids)s::bigint[]) AND e.seq > coalesce(k.seq, 0)
+ORDER BY e.lane_id, e."group", e.seq

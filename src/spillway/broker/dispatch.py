@@ -1,0 +1,98 @@
+"""Who waits for messages, and which lanes may have some: one line for each (queue, group).
+
+A lane is a candidate when it may have something to lease: it was pushed to, something came back,
+or nobody has looked since the start. A lease turns the candidates like a wheel, so that one busy
+partition cannot starve another, and drops those that turn out to be empty.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+from spillway.broker.facts import LaneFacts, QueueFacts
+
+
+class Line:
+    """The candidates and the waiters of one (queue, group)."""
+
+    __slots__ = ("_waiters", "candidates", "primed")
+
+    def __init__(self) -> None:
+        self.candidates: OrderedDict[int, LaneFacts] = OrderedDict()
+        self.primed = False
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    def add(self, lane: LaneFacts) -> None:
+        """A lane may have something."""
+        if lane.lane_id not in self.candidates:
+            self.candidates[lane.lane_id] = lane
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the one that waits longest look again."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait for a wake, or for the time to be over."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            # The wake was meant for somebody who is still there.
+            if waiter.done() and not waiter.cancelled():
+                self.wake()
+            raise
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return sum(not waiter.done() for waiter in self._waiters)
+
+
+class Dispatch:
+    """All lines of this broker."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, dict[str, Line]] = {}
+
+    def line(self, queue: QueueFacts, group: str) -> Line:
+        """The line of a (queue, group)."""
+        lines = self._lines.setdefault(queue.queue_id, {})
+        line = lines.get(group)
+        if line is None:
+            line = lines[group] = Line()
+        return line
+
+    def lines(self, queue_id: int) -> Iterable[Line]:
+        """Every line of a queue."""
+        return self._lines.get(queue_id, {}).values()
+
+    def announce(self, lane: LaneFacts) -> None:
+        """A lane may have something for every group of its queue."""
+        for line in self.lines(lane.queue.queue_id):
+            line.add(lane)
+
+    def forget_queue(self, queue_id: int) -> None:
+        """The queue is gone: let its waiters find out."""
+        for line in self._lines.pop(queue_id, {}).values():
+            while line.waiting:
+                line.wake()
+
+    def forget_group(self, queue_id: int, group: str) -> None:
+        """The group is gone: let its waiters find out."""
+        line = self._lines.get(queue_id, {}).pop(group, None)
+        while line is not None and line.waiting:
+            line.wake()
+
+    def stop(self) -> None:
+        """Nobody waits any longer."""
+        for queue_id in list(self._lines):
+            self.forget_queue(queue_id)

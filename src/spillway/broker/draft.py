@@ -1,0 +1,51 @@
+"""What a shard has decided but not yet written, and who waits for it."""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+
+from spillway.broker.lanes import LaneEntry
+from spillway.log.writer import Commit
+
+
+@dataclass(slots=True)
+class Draft:
+    """The next commit. Everything decided while the last one was in flight gathers here."""
+
+    commit: Commit = field(default_factory=Commit)
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    touched: dict[int, LaneEntry] = field(default_factory=dict)
+    tails: dict[int, int] = field(default_factory=dict)
+    counts: Counter[tuple[int, str]] = field(default_factory=Counter)
+    messages: int = 0
+    payload_bytes: int = 0
+
+    def __bool__(self) -> bool:
+        commit = self.commit
+        return bool(
+            commit.batches or commit.controls or commit.dead or commit.redriven_ids or self.waiters
+        )
+
+    def close(self) -> None:
+        """No more may be added to the rows of this commit."""
+        for entry in self.touched.values():
+            self.tails[entry.facts.lane_id] = entry.lane.tail
+            entry.open_batch = None
+            for group in entry.groups.values():
+                group.open_row = None
+
+    def resolve(self) -> None:
+        """It is in the log: tell everyone who waits."""
+        for lane_id, entry in self.touched.items():
+            entry.durable_tail = self.tails[lane_id]
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """It is not in the log (or nobody can say): tell everyone who waits."""
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+                # Whoever waited may have left; that is no reason for a warning about the future.
+                waiter.exception()

@@ -1,0 +1,277 @@
+"""The rows of fact that the broker works with, and the cache of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from spillway.core.errors import (
+    GroupNotFoundError,
+    InvalidNameError,
+    QueueNotFoundError,
+    QuotaExceededError,
+)
+from spillway.core.policy import Policy
+from spillway.core.routing import shard_of
+from spillway.log.database import Database
+from spillway.log.queries import QUERIES
+from spillway.wire import QueueOptions
+
+GROUP_DEFAULT = "default"
+
+
+@dataclass(slots=True)
+class GroupFacts:
+    """A consumer group of a queue."""
+
+    name: str
+    kind: str
+    start: str
+    paused: bool
+    created_at: datetime
+
+
+@dataclass(slots=True)
+class QueueFacts:
+    """A queue, with the lanes and groups that are known of it."""
+
+    queue_id: int
+    org: str
+    name: str
+    options: QueueOptions
+    paused: bool
+    created_at: datetime
+    policy: Policy = field(default_factory=Policy)
+    groups: dict[str, GroupFacts] = field(default_factory=dict)
+    lanes: dict[str, "LaneFacts"] = field(default_factory=dict)
+    lanes_known: bool = False
+
+    def set_options(self, options: QueueOptions) -> None:
+        """Take new options, and the policy that follows from them."""
+        self.options = options
+        self.policy = Policy(
+            order=options.order,
+            max_attempts=options.max_attempts,
+            on_exhausted=options.on_exhausted,
+            visibility_ms=options.visibility_ms,
+            backoff_base_ms=options.backoff_base_ms,
+            backoff_cap_ms=options.backoff_cap_ms,
+            max_ack_holes=options.max_ack_holes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LaneFacts:
+    """One ordered log of a queue."""
+
+    lane_id: int
+    queue: QueueFacts
+    partition: str
+    priority: int
+    enqueue_shard: int
+    shard_id: int
+
+
+class Facts:
+    """Queues, lanes and groups by name and number. The rows are the truth, this is a cache."""
+
+    def __init__(self, database: Database, num_shards: int, queues_per_org_max: int) -> None:
+        self._database = database
+        self._num_shards = num_shards
+        self._queues_per_org_max = queues_per_org_max
+        self._queues: dict[tuple[str, str], QueueFacts] = {}
+        self._by_id: dict[int, QueueFacts] = {}
+        self._lanes: dict[int, LaneFacts] = {}
+
+    # ------------------------------------------------------------ queues
+
+    def cached_queue(self, org: str, name: str) -> QueueFacts | None:
+        """A queue, if it is known already."""
+        return self._queues.get((org, name))
+
+    def cached_queues(self) -> Iterable[QueueFacts]:
+        """All queues that are known."""
+        return list(self._queues.values())
+
+    async def queue(self, org: str, name: str) -> QueueFacts:
+        """A queue that must exist."""
+        known = self._queues.get((org, name))
+        if known is not None:
+            return known
+        row = await self._database.row("queue_find", org=org, name=name)
+        if row is None:
+            raise QueueNotFoundError(f"queue {name!r} does not exist in org {org!r}")
+        return await self._admit(row)
+
+    async def queues(self, org: str, after: str, limit: int) -> list[QueueFacts]:
+        """A page of queues in the order of their names."""
+        rows = await self._database.rows("queues_of_org", org=org, after=after, limit=limit)
+        return [await self._admit(row) for row in rows]
+
+    async def load_all(self) -> None:
+        """Know every living queue (at start: gauges and alarms need them)."""
+        for row in await self._database.rows("queues_all"):
+            await self._admit(row)
+
+    async def _admit(self, row: tuple[Any, ...]) -> QueueFacts:
+        queue_id, org, name, options, paused, created_at = row
+        known = self._by_id.get(queue_id)
+        if known is not None:
+            return known
+        queue = QueueFacts(queue_id, org, name, QueueOptions(), paused, created_at)
+        queue.set_options(msgspec.json.decode(options, type=QueueOptions))
+        for group in await self._database.rows("groups_of_queue", queue_id=queue_id):
+            queue.groups[group[0]] = GroupFacts(*group)
+        # Another task may have admitted it while this one waited for the groups.
+        known = self._by_id.setdefault(queue_id, queue)
+        self._queues[org, name] = known
+        return known
+
+    async def create_queue(
+        self, org: str, name: str, options: QueueOptions
+    ) -> tuple[bool, QueueFacts]:
+        """Make a queue within the org's cap, or find it. True: it was made."""
+        encoded = msgspec.json.encode(options, order="deterministic").decode()
+        async with self._database.connection() as conn, conn.transaction():
+            await conn.execute(QUERIES["org_ensure"].sql, {"org": org})
+            await conn.execute(QUERIES["org_lock"].sql, {"org": org})
+            names = {"org": org, "name": name}
+            row = await (await conn.execute(QUERIES["queue_find"].sql, names)).fetchone()
+            made = row is None
+            if row is None:
+                count = await (await conn.execute(QUERIES["queue_count"].sql, names)).fetchone()
+                self._check_cap(org, count[0] if count else 0)
+                new = names | {"options": encoded}
+                row = await (await conn.execute(QUERIES["queue_insert"].sql, new)).fetchone()
+        assert row is not None  # noqa: S101 (an INSERT … RETURNING returns)
+        return made, await self._admit(row)
+
+    def _check_cap(self, org: str, count: int) -> None:
+        if count >= self._queues_per_org_max:
+            raise QuotaExceededError(
+                f"org {org!r} has {count} queues, the limit is {self._queues_per_org_max}"
+            )
+
+    async def update_queue(self, queue: QueueFacts, options: QueueOptions) -> None:
+        """Store new options."""
+        encoded = msgspec.json.encode(options, order="deterministic").decode()
+        row = await self._database.row("queue_update", queue_id=queue.queue_id, options=encoded)
+        if row is None:
+            self.forget(queue)
+            raise QueueNotFoundError(f"queue {queue.name!r} was deleted")
+        queue.set_options(options)
+
+    async def delete_queue(self, queue: QueueFacts) -> None:
+        """Free the name for good; the pruner removes the rest."""
+        row = await self._database.row("queue_delete", queue_id=queue.queue_id)
+        self.forget(queue)
+        if row is None:
+            raise QueueNotFoundError(f"queue {queue.name!r} was deleted already")
+
+    def forget(self, queue: QueueFacts) -> None:
+        """Drop a queue and its lanes from the cache."""
+        self._queues.pop((queue.org, queue.name), None)
+        self._by_id.pop(queue.queue_id, None)
+        for lane in queue.lanes.values():
+            self._lanes.pop(lane.lane_id, None)
+
+    async def pause_queue(self, queue: QueueFacts, *, paused: bool) -> None:
+        """Stop or start leasing from a queue."""
+        await self._database.rows("queue_pause", queue_id=queue.queue_id, paused=paused)
+        queue.paused = paused
+
+    # ------------------------------------------------------------ groups
+
+    async def ensure_group(
+        self, queue: QueueFacts, name: str, start: str = "earliest"
+    ) -> tuple[bool, GroupFacts]:
+        """Make a group, or find it. True: it was made by this call."""
+        known = queue.groups.get(name)
+        if known is not None:
+            return False, known
+        row = await self._database.row(
+            "group_insert", queue_id=queue.queue_id, group=name, kind="lease", start=start
+        )
+        if row is None:
+            for group in await self._database.rows("groups_of_queue", queue_id=queue.queue_id):
+                queue.groups.setdefault(group[0], GroupFacts(*group))
+            return False, queue.groups[name]
+        return True, queue.groups.setdefault(name, GroupFacts(*row))
+
+    def group(self, queue: QueueFacts, name: str) -> GroupFacts:
+        """A group that must exist."""
+        group = queue.groups.get(name)
+        if group is None:
+            raise GroupNotFoundError(f"queue {queue.name!r} has no group {name!r}")
+        return group
+
+    async def pause_group(self, queue: QueueFacts, name: str, *, paused: bool) -> None:
+        """Stop or start leasing for a group."""
+        group = self.group(queue, name)
+        await self._database.rows("group_pause", queue_id=queue.queue_id, group=name, paused=paused)
+        group.paused = paused
+
+    async def delete_group(self, queue: QueueFacts, name: str) -> None:
+        """Forget a group."""
+        self.group(queue, name)
+        await self._database.rows("group_delete", queue_id=queue.queue_id, group=name)
+        queue.groups.pop(name, None)
+
+    # ------------------------------------------------------------ lanes
+
+    async def lane(self, queue: QueueFacts, partition: str) -> LaneFacts:
+        """The lane of a partition, made on first use."""
+        known = queue.lanes.get(partition)
+        if known is not None:
+            return known
+        if not partition or "\0" in partition or len(partition.encode()) > 256:  # noqa: PLR2004
+            raise InvalidNameError(
+                f"partition {partition[:40]!r}… is empty, has a NUL, or is over 256 bytes"
+            )
+        shard_id = shard_of(queue.queue_id, partition, self._num_shards)
+        address = {
+            "queue_id": queue.queue_id,
+            "partition": partition,
+            "priority": 2,
+            "enqueue_shard": 0,
+        }
+        row = await self._database.row("lane_insert", **address, shard_id=shard_id)
+        if row is None:
+            row = await self._database.row("lane_find", **address)
+        assert row is not None  # noqa: S101 (inserted now, or before)
+        return self._admit_lane(queue, row)
+
+    def _admit_lane(self, queue: QueueFacts, row: tuple[Any, ...]) -> LaneFacts:
+        lane_id, _, partition, priority, enqueue_shard, shard_id = row
+        known = self._lanes.get(lane_id)
+        if known is None:
+            known = LaneFacts(lane_id, queue, partition, priority, enqueue_shard, shard_id)
+            self._lanes[lane_id] = known
+            queue.lanes[partition] = known
+        return known
+
+    async def lanes(self, queue: QueueFacts) -> list[LaneFacts]:
+        """All lanes of a queue."""
+        if not queue.lanes_known:
+            rows = await self._database.rows("lanes_of_queue", queue_id=queue.queue_id)
+            for row in rows:
+                self._admit_lane(queue, row)
+            queue.lanes_known = True
+        return list(queue.lanes.values())
+
+    def cached_lane(self, lane_id: int) -> LaneFacts | None:
+        """A lane by number, if it is known."""
+        return self._lanes.get(lane_id)
+
+    async def lane_by_id(self, lane_id: int) -> LaneFacts | None:
+        """A lane by number, if it and its queue live."""
+        known = self._lanes.get(lane_id)
+        if known is not None:
+            return known
+        row = await self._database.row("lane_by_id", lane_id=lane_id)
+        if row is None:
+            return None
+        queue_row = await self._database.row("queue_by_id", queue_id=row[1])
+        return None if queue_row is None else self._admit_lane(await self._admit(queue_row), row)

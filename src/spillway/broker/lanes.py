@@ -1,0 +1,113 @@
+"""Lanes in memory: what a shard keeps of each, and how it comes back from the log."""
+
+from dataclasses import dataclass, field
+
+from spillway.broker.facts import LaneFacts
+from spillway.core.lane import DedupeWindow, Lane
+from spillway.core.message import RecordBatch
+from spillway.core.state import GroupState
+from spillway.log import checkpoints, reader
+from spillway.log.database import Database
+from spillway.log.queries import QUERIES
+from spillway.log.writer import ControlRow
+from spillway.warm.memory import Budget, Window
+
+
+@dataclass(slots=True)
+class GroupEntry:
+    """A group on a lane: its state, and where its control log is."""
+
+    state: GroupState = field(default_factory=GroupState)
+    seq: int = 0
+    unsaved_events: int = 0
+    open_row: ControlRow | None = None
+    held_back: bool = False
+    """The last lease got nothing though something waits (cap, order): look again on any change."""
+
+
+@dataclass(slots=True)
+class LaneEntry:
+    """A lane in memory."""
+
+    facts: LaneFacts
+    lane: Lane
+    window: Window
+    durable_tail: int
+    groups: dict[str, GroupEntry] = field(default_factory=dict)
+    open_batch: RecordBatch | None = None
+    alarm_ms: int | None = None
+    used_ms: int = 0
+    busy: int = 0
+    dead: bool = False
+
+    def group(self, name: str) -> GroupEntry:
+        """The entry of a group; its state does not exist before its first command."""
+        entry = self.groups.get(name)
+        if entry is None:
+            entry = self.groups[name] = GroupEntry()
+        return entry
+
+    def trim(self) -> int:
+        """Everything up to here is settled for every group; 0 where no group began."""
+        return min((g.state.trim for g in self.groups.values() if g.state.exists), default=0)
+
+    def frontier(self) -> int:
+        """Everything up to here was handed out to every group."""
+        return min((g.state.frontier for g in self.groups.values() if g.state.exists), default=0)
+
+
+async def load_lanes(
+    database: Database, lanes: list[LaneFacts], budgets: dict[int, Budget]
+) -> list[LaneEntry]:
+    """Bring lanes back: tail, group states (checkpoint and fold), and what waits for a time."""
+    lane_ids = [lane.lane_id for lane in lanes]
+    async with database.connection() as conn:
+        cursor = await conn.execute(QUERIES["lane_tails"].sql, {"lane_ids": lane_ids})
+        tails = {row[0]: row for row in await cursor.fetchall()}
+        folded = await checkpoints.restore(conn, lane_ids)
+        entries = {
+            lane.lane_id: _entry(lane, tails[lane.lane_id], budgets)
+            for lane in lanes
+            if lane.lane_id in tails
+        }
+        for (lane_id, group), restored in folded.items():
+            entries[lane_id].groups[group] = GroupEntry(
+                restored.state, restored.seq, restored.folded
+            )
+        for lane_id, entry in entries.items():
+            for batch in await reader.read_timed_batches(conn, lane_id, entry.trim()):
+                note_times(entry.lane, batch, entry.trim())
+    return list(entries.values())
+
+
+def _entry(facts: LaneFacts, row: tuple[int, int, int], budgets: dict[int, Budget]) -> LaneEntry:
+    _, pruned_to, tail = row
+    queue = facts.queue
+    budget = budgets.setdefault(queue.queue_id, Budget(queue.options.in_memory_queue_size))
+    return LaneEntry(facts, Lane(tail, pruned_to), Window(budget), tail)
+
+
+def note_times(lane: Lane, batch: RecordBatch, after: int) -> None:
+    """Put the deliver_at and expires_at of a batch into the lane's schedule."""
+    for note, column in (
+        (lane.schedule.defer, batch.deliver_ms),
+        (lane.schedule.expire, batch.expires_ms),
+    ):
+        for version, at_ms in enumerate(column or (), batch.base_version):
+            if at_ms is not None and version > after:
+                note(version, at_ms)
+
+
+async def load_dedupe(database: Database, entry: LaneEntry, now_ms: int) -> None:
+    """Rebuild the dedupe window of a lane from its newest batches."""
+    options = entry.facts.queue.options
+    window = DedupeWindow()
+    if options.dedupe_window_ms and options.dedupe_count and entry.lane.tail:
+        since_ms = now_ms - options.dedupe_window_ms
+        async with database.connection() as conn:
+            for batch in await reader.read_recent_batches(
+                conn, entry.facts.lane_id, since_ms, options.dedupe_count
+            ):
+                window.remember(batch)
+    if entry.lane.dedupe is None:
+        entry.lane.dedupe = window

@@ -1,0 +1,469 @@
+"""A shard: the single writer of its lanes.
+
+Commands are decided in memory in the order they arrive. What was decided while a commit was in
+flight gathers in a draft and goes out as the next one; a lone push waits for nobody, a thousand
+share one fsync. Replies wait for the commit. When a commit fails, the state that ran ahead of it
+is thrown away and comes back from the log: nobody ever sees it.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import structlog
+
+from spillway.broker.clock import Clock
+from spillway.broker.draft import Draft
+from spillway.broker.facts import LaneFacts
+from spillway.broker.lanes import GroupEntry, LaneEntry, load_dedupe, load_lanes
+from spillway.core import commands as cmd
+from spillway.core import events as ev
+from spillway.core.errors import (
+    DatabaseUnavailableError,
+    NotOwnerError,
+    OverloadedError,
+    ShuttingDownError,
+    SpillwayError,
+    invariant,
+)
+from spillway.core.group import decide, evolve, is_due
+from spillway.core.state import GroupState, Moment, attempts_of, next_wake_ms
+from spillway.log.connect import classify
+from spillway.log.database import Database
+from spillway.log.queries import QUERIES
+from spillway.log.writer import ControlRow, NewDead, Writer
+from spillway.warm.memory import Budget
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardConfig:
+    """The limits of a shard."""
+
+    commit_timeout_s: float = 10.0
+    draft_messages_max: int = 200_000
+    draft_bytes_max: int = 128 * 1024 * 1024
+    outcome_wait_s: float = 5.0
+    lease_s: float = 10.0
+
+
+class Shard:
+    """The lanes of one shard, and the loop that commits what is decided about them."""
+
+    def __init__(
+        self,
+        shard_id: int,
+        owner: str,
+        database: Database,
+        clock: Clock,
+        config: ShardConfig,
+        budgets: dict[int, Budget],
+    ) -> None:
+        self.shard_id = shard_id
+        self.epoch = 0
+        self.commit_seq = 0
+        self.owned = False
+        self.commits = 0
+        self.entries: dict[int, LaneEntry] = {}
+        self.on_ready: Callable[[LaneEntry], None] = lambda _: None
+        self.on_alarm: Callable[[LaneEntry, int], None] = lambda _entry, _ms: None
+        self.on_acquired: Callable[[int], None] = lambda _: None
+        self.on_counts: Callable[[Iterable[tuple[tuple[int, str], int]]], None] = lambda _: None
+        self._owner = owner
+        self._database = database
+        self._clock = clock
+        self._config = config
+        self._budgets = budgets
+        self._writer: Writer | None = None
+        self._draft = Draft()
+        self._in_flight: Draft | None = None
+        self._work = asyncio.Event()
+        self._acquiring = asyncio.Lock()
+        self._loading: dict[int, asyncio.Future[None]] = {}
+        self._closing = False
+        self._random = random.Random()  # noqa: S311 (jitter, not a secret)
+
+    # ------------------------------------------------------------ ownership
+
+    async def acquire(self) -> bool:
+        """Try to become the writer. False: another broker holds the shard."""
+        async with self._acquiring:
+            return self.owned or await self._acquire()
+
+    async def _acquire(self) -> bool:
+        conn = await self._database.dedicated(f"shard {self.shard_id}")
+        try:
+            row = await self._take(conn)
+            if row is None:
+                await conn.close()
+                return False
+            self._writer = await Writer.open(conn)
+        except BaseException:
+            await conn.close()
+            raise
+        self.epoch, self.commit_seq, now_s = row
+        self._clock.anchor(now_s)
+        self.owned = True
+        log.info("shard_acquired", shard=self.shard_id, epoch=self.epoch)
+        self.on_acquired(self.shard_id)
+        return True
+
+    async def _take(self, conn: psycopg.AsyncConnection) -> tuple[int, int, float] | None:
+        params = {
+            "shard_id": self.shard_id,
+            "owner": self._owner,
+            "lease_s": self._config.lease_s,
+        }
+        cursor = await conn.execute(QUERIES["shard_acquire"].sql, params)
+        row: tuple[int, int, float] | None = await cursor.fetchone()
+        return row
+
+    async def renew(self) -> None:
+        """Keep the lease on the shard, or find out that it was lost."""
+        params = {"shard_id": self.shard_id, "epoch": self.epoch, "lease_s": self._config.lease_s}
+        row = await self._database.row("shard_renew", **params)
+        if row is None:
+            self.depose("another broker raised the epoch")
+        else:
+            self._clock.anchor(row[0])
+
+    def depose(self, why: str) -> None:
+        """Stop writing; what was decided ahead of the log is thrown away."""
+        if not self.owned:
+            return
+        log.warning("shard_lost", shard=self.shard_id, epoch=self.epoch, why=why)
+        self._forget_all()
+        self._fail_draft(NotOwnerError(f"shard {self.shard_id} is owned by another broker now"))
+        self._drop_writer()
+
+    def _forget_all(self) -> None:
+        self.owned = False
+        for entry in self.entries.values():
+            entry.dead = True
+            entry.window.clear()
+        self.entries.clear()
+
+    def _fail_draft(self, error: Exception) -> None:
+        draft, self._draft = self._draft, Draft()
+        draft.close()
+        draft.fail(error)
+
+    def _drop_writer(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abandon()
+
+    async def release(self) -> None:
+        """Finish what is decided and let the shard go."""
+        self._closing = True
+        if self.owned:
+            await self.flush()
+            await self._database.rows("shard_release", shard_id=self.shard_id, epoch=self.epoch)
+            self._forget_all()
+        self._drop_writer()
+
+    # ------------------------------------------------------------ lanes in memory
+
+    def check_owned(self) -> None:
+        """Only the owner decides."""
+        if self._closing:
+            raise ShuttingDownError
+        if not self.owned:
+            raise NotOwnerError(f"shard {self.shard_id} is not (yet) owned by this broker")
+
+    async def lanes(self, facts: list[LaneFacts]) -> list[LaneEntry]:
+        """These lanes in memory, loaded from the log where they are not."""
+        self.check_owned()
+        missing = [lane for lane in facts if lane.lane_id not in self.entries]
+        if missing:
+            await self._load(missing)
+        return [self.entries[lane.lane_id] for lane in facts if lane.lane_id in self.entries]
+
+    async def _load(self, facts: list[LaneFacts]) -> None:
+        fresh = [lane for lane in facts if lane.lane_id not in self._loading]
+        others = [self._loading[f.lane_id] for f in facts if f.lane_id in self._loading]
+        if fresh:
+            await self._load_fresh(fresh)
+        for other in others:
+            await asyncio.wait([other])
+        self.check_owned()
+
+    async def _load_fresh(self, facts: list[LaneFacts]) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loading.update((lane.lane_id, done) for lane in facts)
+        epoch = self.epoch
+        try:
+            loaded = await load_lanes(self._database, facts, self._budgets)
+            # A shard that was lost meanwhile has another writer: what was read may be old.
+            if self.owned and self.epoch == epoch:
+                for entry in loaded:
+                    entry.used_ms = self._clock.now_ms()
+                    self.entries[entry.facts.lane_id] = entry
+                    self.set_alarm(entry)
+        finally:
+            for lane in facts:
+                self._loading.pop(lane.lane_id, None)
+            done.set_result(None)
+
+    async def know_recent(self, entry: LaneEntry) -> None:
+        """Have the dedupe window of a lane at hand."""
+        if entry.lane.dedupe is None:
+            await load_dedupe(self._database, entry, self._clock.now_ms())
+
+    def evict(self, entry: LaneEntry) -> None:
+        """Forget an idle lane; it comes back from its checkpoint."""
+        entry.dead = True
+        entry.window.clear()
+        self.entries.pop(entry.facts.lane_id, None)
+
+    # ------------------------------------------------------------ decisions
+
+    def moment(self, entry: LaneEntry) -> Moment:
+        """What a decision about this lane may look at."""
+        return Moment(
+            self._clock.now_ms(), entry.facts.queue.policy, entry.lane, self._random.random()
+        )
+
+    def draft_for(self, entry: LaneEntry) -> Draft:
+        """The commit that is gathering, for a change of this lane."""
+        self.check_owned()
+        invariant(not entry.dead, "a lane was used after its shard forgot it")
+        draft = self._draft
+        if (
+            draft.messages >= self._config.draft_messages_max
+            or draft.payload_bytes >= self._config.draft_bytes_max
+        ):
+            raise OverloadedError(
+                f"{draft.messages} messages ({draft.payload_bytes} bytes) wait for their commit"
+            )
+        draft.touched[entry.facts.lane_id] = entry
+        self._work.set()
+        return draft
+
+    def handle(self, entry: LaneEntry, group: str, command: cmd.Command) -> Any:
+        """Decide a command about a group of a lane; the reply holds once `durable` returns."""
+        moment = self.moment(entry)
+        target = entry.group(group)
+        if is_due(target.state, moment):
+            self._apply(entry, group, target, decide(target.state, cmd.Sweep(), moment), moment)
+        decision = decide(target.state, command, moment)
+        self._apply(entry, group, target, decision, moment)
+        entry.used_ms = moment.now_ms
+        wake_ms = next_wake_ms(target.state, moment)
+        if wake_ms is not None:
+            self._alarm(entry, wake_ms)
+        return decision.reply
+
+    def set_alarm(self, entry: LaneEntry) -> None:
+        """Note when the clock alone will change something on this lane."""
+        moment = self.moment(entry)
+        times = [next_wake_ms(g.state, moment) for g in entry.groups.values()]
+        times += [entry.lane.schedule.next_expiry_ms()]
+        times += [entry.lane.schedule.next_delivery_ms(moment.now_ms)]
+        earliest = min((t for t in times if t is not None), default=None)
+        if earliest is not None:
+            self._alarm(entry, earliest)
+
+    def _alarm(self, entry: LaneEntry, at_ms: int) -> None:
+        if entry.alarm_ms is None or at_ms < entry.alarm_ms:
+            entry.alarm_ms = at_ms
+            self.on_alarm(entry, at_ms)
+
+    def sweep(self, entry: LaneEntry) -> None:
+        """Let the clock act on a lane, for every group of it."""
+        entry.alarm_ms = None
+        for name, group in entry.groups.items():
+            if group.state.exists and is_due(group.state, self.moment(entry)):
+                self.handle(entry, name, cmd.Sweep())
+        self.set_alarm(entry)
+        self.on_ready(entry)
+
+    def _apply(
+        self,
+        entry: LaneEntry,
+        group: str,
+        target: GroupEntry,
+        decision: cmd.Decision,
+        moment: Moment,
+    ) -> None:
+        if not decision.events:
+            return
+        draft = self.draft_for(entry)
+        row = self._open_row(draft, entry, group, target)
+        for event in decision.events:
+            if isinstance(event, ev.Parked):
+                draft.commit.dead.extend(_dead_letters(entry, group, target.state, event, moment))
+            self._count(draft, entry, event)
+            evolve(target.state, event)
+            row.events.append((moment.now_ms, event))
+        target.unsaved_events += len(decision.events)
+        if target.held_back or any(type(event) in _FREES for event in decision.events):
+            target.held_back = False
+            self.on_ready(entry)
+
+    def _open_row(
+        self, draft: Draft, entry: LaneEntry, group: str, target: GroupEntry
+    ) -> ControlRow:
+        if target.open_row is None:
+            target.seq += 1
+            target.open_row = ControlRow(entry.facts.lane_id, group, target.seq)
+            draft.commit.controls.append(target.open_row)
+        return target.open_row
+
+    def _count(self, draft: Draft, entry: LaneEntry, event: ev.Event) -> None:
+        counted = _COUNTED.get(type(event))
+        if counted is not None:
+            ranges: tuple[tuple[int, ...], ...] = getattr(event, "ranges", ()) or getattr(
+                event, "runs", ()
+            )
+            size = sum(run[1] - run[0] + 1 for run in ranges)
+            draft.counts[entry.facts.queue.queue_id, counted] += size
+        if isinstance(event, ev.Expired):
+            draft.counts[entry.facts.queue.queue_id, "expired_leases"] += 1
+
+    # ------------------------------------------------------------ commits
+
+    def ticket(self) -> asyncio.Future[None]:
+        """Done once everything decided so far is in the log; take it before anything is awaited."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        pending = self._draft if self._draft else self._in_flight
+        if pending is None:
+            waiter.set_result(None)
+        else:
+            pending.waiters.append(waiter)
+        return waiter
+
+    async def flush(self) -> None:
+        """Wait until the log has all of it, and prove that this broker may still write."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._draft.waiters.append(waiter)
+        self._work.set()
+        await waiter
+
+    async def run(self) -> None:
+        """Commit drafts, one after another, until cancelled."""
+        while True:
+            await self._work.wait()
+            # One turn of the loop: what arrived together is committed together.
+            await asyncio.sleep(0)
+            self._work.clear()
+            if self._draft:
+                await self._commit_next()
+
+    async def _commit_next(self) -> None:
+        draft, self._draft = self._draft, Draft()
+        draft.close()
+        writer = self._writer
+        if writer is None or not self.owned:
+            draft.fail(NotOwnerError(f"shard {self.shard_id} is not owned by this broker"))
+            return
+        self._in_flight = draft
+        try:
+            await self._write(writer, draft)
+        finally:
+            self._in_flight = None
+
+    async def _write(self, writer: Writer, draft: Draft) -> None:
+        try:
+            async with asyncio.timeout(self._config.commit_timeout_s):
+                passed = await writer.write(
+                    self.shard_id, self.epoch, self.commit_seq + 1, draft.commit
+                )
+        except (psycopg.Error, OSError, TimeoutError) as exc:
+            await self._recover(draft, exc)
+            return
+        if passed:
+            self._landed(draft)
+        else:
+            draft.fail(NotOwnerError(f"shard {self.shard_id} is owned by another broker now"))
+            self.depose("the fence refused a commit")
+
+    def _landed(self, draft: Draft) -> None:
+        self.commit_seq += 1
+        self.commits += 1
+        draft.resolve()
+        self.on_counts(draft.counts.items())
+
+    async def _recover(self, draft: Draft, cause: Exception) -> None:
+        """A commit's outcome is unknown: ask the log, whose `commit_seq` knows, before answering."""
+        error = classify(cause) if isinstance(cause, psycopg.Error) else None
+        log.warning("commit_failed", shard=self.shard_id, error=repr(cause))
+        attempted = self.commit_seq + 1
+        self._forget_all()
+        self._drop_writer()
+        self._fail_draft(DatabaseUnavailableError("the commit before this one failed"))
+        try:
+            async with asyncio.timeout(self._config.outcome_wait_s):
+                await self._reacquire()
+        except TimeoutError:
+            draft.fail(
+                DatabaseUnavailableError(
+                    "PostgreSQL went away inside the commit: it may or may not have landed",
+                    hint="retry with the same transaction ids, or settle again; both are safe",
+                )
+            )
+            return
+        if self.commit_seq >= attempted:
+            draft.resolve()
+            self.on_counts(draft.counts.items())
+        else:
+            draft.fail(error or DatabaseUnavailableError(f"the commit failed: {cause}"))
+
+    async def _reacquire(self) -> None:
+        while not self.owned:
+            try:
+                if await self.acquire():
+                    return
+            except (SpillwayError, psycopg.Error, OSError) as exc:
+                log.info("shard_reacquire_failed", shard=self.shard_id, error=str(exc))
+            await asyncio.sleep(0.1)
+
+
+_COUNTED: dict[type[Any], str] = {
+    ev.Leased: "consumed",
+    ev.Acked: "acked",
+    ev.Nacked: "nacked",
+    ev.Expired: "redelivered",
+    ev.Parked: "parked",
+    ev.Blocked: "blocked",
+    ev.Dropped: "dropped",
+    ev.Redriven: "redriven",
+    ev.Purged: "purged",
+}
+
+
+_FREES = (ev.Nacked, ev.Expired, ev.Unblocked, ev.Sought)
+"""Events after which something may be leasable that was not before."""
+
+
+def _dead_letters(
+    entry: LaneEntry, group: str, state: GroupState, event: ev.Parked, moment: Moment
+) -> Iterable[NewDead]:
+    """A dead letter for each version of a Parked event (looked at before the event is folded)."""
+    facts = entry.facts
+    for start, end in event.ranges:
+        for version in range(start, end + 1):
+            yield NewDead(
+                facts.queue.queue_id,
+                facts.lane_id,
+                group,
+                version,
+                attempts_of(state, version),
+                event.cause,
+                event.error or _last_error(state, version),
+                event.actor,
+                event.reason,
+                moment.now_ms,
+            )
+
+
+def _last_error(state: GroupState, version: int) -> str | None:
+    waiting = state.waiting.get(version)
+    if waiting is not None:
+        return waiting.error
+    blocking = state.blocked.get(version)
+    return blocking.error if blocking else None
