@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from spillway.core.errors import SpillwayError
+from spillway.core.errors import InvariantError, SpillwayError
 from spillway.core.ranges import RangeMap, RangeSet
 from spillway.core.retry import Waiting
 from spillway.core.state import Blocking, GroupState, Lease, rebuild_deadlines
@@ -16,7 +16,7 @@ UPCASTERS: dict[int, Callable[[Record], Record]] = {}
 
 
 class UnknownCheckpointError(SpillwayError):
-    """The checkpoint has a schema that this release does not know."""
+    """The checkpoint is damaged, or has a schema that this release does not know."""
 
     code = "unknown_checkpoint"
     hint = "nothing is lost: the state is folded from the control log instead"
@@ -45,11 +45,22 @@ def _lease_record(lease_id: int, lease: Lease) -> Record:
 
 def from_record(record: Record) -> GroupState:
     """The state behind a checkpoint of this or an older release."""
+    try:
+        return _restore(_upcast(record))
+    except (IndexError, InvariantError, KeyError, TypeError, ValueError) as error:
+        raise UnknownCheckpointError(f"the checkpoint is damaged: {error}") from error
+
+
+def _upcast(record: Record) -> Record:
     while record[0] != SCHEMA:
         upcast = UPCASTERS.get(record[0])
         if upcast is None:
             raise UnknownCheckpointError(f"checkpoint schema {record[0]}, known is {SCHEMA}")
         record = upcast(record)
+    return record
+
+
+def _restore(record: Record) -> GroupState:
     _, exists, kind, frontier, next_lease_id, settled, parked, dropped, *rest = record
     leases, waiting, blocked = rest
     state = GroupState(

@@ -66,7 +66,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Give up on versions by hand. Ranges None means every blocked one."""
+    """Give up on versions by hand, wherever they are."""
 
     ranges: tuple[Range, ...]
     actor: str | None = None

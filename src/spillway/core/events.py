@@ -1,4 +1,4 @@
-"""The events of a consumer group on a lane: what is written to the control log, and nothing else is.
+"""The events of a consumer group on a lane: what the control log holds, and nothing else.
 
 Every event has a tag and a version for its stored form. `to_record` / `from_record` turn events
 into plain tuples and back; when a stored form changes, its old version stays readable through an
@@ -41,6 +41,7 @@ class Leased:
     ranges: tuple[Range, ...]
     deadline_ms: int
     consumer: str | None = None
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,14 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Versions were given up on; each is a dead letter from here on."""
+    """Versions were given up on; each is a dead letter now. `lease_id` is 0 unless it had them."""
 
     ranges: tuple[Range, ...]
     cause: str
     error: str | None = None
     actor: str | None = None
     reason: str | None = None
+    lease_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class Blocked:
     cause: str
     error: str | None = None
     at_ms: int = 0
+    lease_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ class Unblocked:
     action: str
     actor: str | None = None
     reason: str | None = None
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ class Dropped:
 
     ranges: tuple[Range, ...]
     cause: str
+    lease_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +237,19 @@ def from_record(record: Record) -> Event:
     known = TAGS.get(tag)
     if known is None or version > known[1]:
         raise UnknownEventError(f"event {tag!r} version {version} in the control log")
-    while version < known[1]:
-        values = list(UPCASTERS[tag, version](tuple(values)))
-        version += 1
+    for old in range(version, known[1]):
+        values = list(_upcaster(tag, old)(tuple(values)))
     for i in _NESTED[known[0]]:
         values[i] = tuple(map(tuple, values[i]))
     event: Event = known[0](*values)
     return event
+
+
+def _upcaster(tag: str, version: int) -> Callable[[Record], Record]:
+    upcaster = UPCASTERS.get((tag, version))
+    if upcaster is None:
+        raise UnknownEventError(f"event {tag!r} version {version} has no way to its next version")
+    return upcaster
 
 
 def detail(event: Event) -> dict[str, Any]:

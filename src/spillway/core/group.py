@@ -19,15 +19,17 @@ Versions are kept as ranges. What is not mentioned anywhere is fresh: above `fro
 settled. So a million waiting messages cost nothing here, and a lease of a thousand is one pair.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from spillway.core import commands as cmd
 from spillway.core import events as ev
+from spillway.core import verbs
+from spillway.core.errors import GroupNotFoundError
 from spillway.core.fold import evolve
 from spillway.core.order import CHOOSE, SCAN_RUNS_MAX
 from spillway.core.policy import LEASE_AGE_MS_MAX
-from spillway.core.ranges import Range, RangeSet
+from spillway.core.ranges import Range, RangeSet, merged
 from spillway.core.retry import backoff_ms
 from spillway.core.state import (
     BLOCKED,
@@ -58,9 +60,9 @@ TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "Purged": dict.fromkeys((READY, DEFERRED, PARKED), (SETTLED,)),
     "Redriven": {PARKED: (SETTLED,)},
     "Sought": {
-        **dict.fromkeys((READY, DEFERRED, LEASED, BLOCKED), (READY, DEFERRED, SETTLED)),
-        SETTLED: (SETTLED, READY, DEFERRED),
-        DROPPED: (DROPPED, SETTLED, READY, DEFERRED),
+        **dict.fromkeys((READY, LEASED, BLOCKED), (READY, SETTLED)),
+        **dict.fromkeys((DEFERRED, SETTLED), (READY, DEFERRED, SETTLED)),
+        DROPPED: (READY, DEFERRED, DROPPED),
         PARKED: (PARKED,),
     },
 }
@@ -72,21 +74,24 @@ TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
 
 def decide(state: GroupState, command: cmd.Command, now: Moment) -> cmd.Decision:
     """Answer a command with the events that make it so. Looks, changes nothing."""
-    decision: cmd.Decision = _DECIDE[type(command)](state, command, now)
+    kind = type(command)
+    if not state.exists and kind in _NEEDS_GROUP:
+        raise GroupNotFoundError
+    decision: cmd.Decision = _DECIDE[kind](state, command, now)
     return decision
 
 
 def handle(state: GroupState, command: cmd.Command, now: Moment) -> cmd.Decision:
     """Let the clock act first, then decide and fold: what a single writer does with a command."""
-    swept = _fold(state, decide(state, cmd.Sweep(), now), now) if is_due(state, now) else ()
+    swept = _fold(state, decide(state, cmd.Sweep(), now)) if is_due(state, now) else ()
     decision = decide(state, command, now)
-    _fold(state, decision, now)
+    _fold(state, decision)
     return cmd.Decision((*swept, *decision.events), decision.reply) if swept else decision
 
 
-def _fold(state: GroupState, decision: cmd.Decision, now: Moment) -> tuple[ev.Event, ...]:
+def _fold(state: GroupState, decision: cmd.Decision) -> tuple[ev.Event, ...]:
     for event in decision.events:
-        evolve(state, event, now.now_ms)
+        evolve(state, event)
     return decision.events
 
 
@@ -101,7 +106,7 @@ def is_due(state: GroupState, now: Moment) -> bool:
     return bool(schedule.expired.total and state.exists and any(_overdue(state, now)))
 
 
-def _overdue(state: GroupState, now: Moment) -> Iterable[Range]:
+def _overdue(state: GroupState, now: Moment) -> Iterator[Range]:
     """Free versions past their time to live."""
     for low, high in now.lane.schedule.expired.within(state.trim + 1, now.lane.tail):
         for start, end, _ in state.waiting.within(low, min(high, state.frontier)):
@@ -110,23 +115,19 @@ def _overdue(state: GroupState, now: Moment) -> Iterable[Range]:
             yield from state.settled.gaps(max(low, state.frontier + 1), high)
 
 
-def _decide_create(state: GroupState, command: cmd.CreateGroup, now: Moment) -> cmd.Decision:
-    if state.exists:
-        return cmd.Decision((), cmd.Verdict())
-    created = ev.GroupCreated(command.after, command.kind, command.actor)
-    return cmd.Decision((created,), cmd.Verdict())
-
-
 def _decide_lease(state: GroupState, command: cmd.LeaseMessages, now: Moment) -> cmd.Decision:
+    if command.count < 1:
+        return cmd.Decision((), cmd.Grant(reason="empty"))
     choice = CHOOSE[now.policy.order](state, now, command.count)
     events: list[ev.Event] = []
     if choice.deferred and _must_note(choice.ranges, choice.deferred):
         events.append(ev.Deferred(choice.deferred))
     if not choice.ranges:
         return cmd.Decision(tuple(events), cmd.Grant(reason=choice.reason or "empty"))
-    deadline_ms = now.now_ms + (command.visibility_ms or now.policy.visibility_ms)
+    visibility_ms = command.visibility_ms or now.policy.visibility_ms
+    deadline_ms = now.now_ms + min(visibility_ms, LEASE_AGE_MS_MAX)
     lease_id = state.next_lease_id
-    events.append(ev.Leased(lease_id, choice.ranges, deadline_ms, command.consumer))
+    events.append(ev.Leased(lease_id, choice.ranges, deadline_ms, command.consumer, now.now_ms))
     runs = tuple(run for start, end in choice.ranges for run in _attempt_runs(state, start, end))
     return cmd.Decision(tuple(events), cmd.Grant(lease_id, runs, deadline_ms))
 
@@ -145,11 +146,11 @@ def _attempt_runs(state: GroupState, start: int, end: int) -> list[tuple[int, in
     return [*runs, (fresh, end, 1)] if fresh <= end else runs
 
 
-def _decide_ack(state: GroupState, command: cmd.Ack, now: Moment) -> cmd.Decision:
+def _decide_ack(state: GroupState, command: cmd.Ack, _now: Moment) -> cmd.Decision:
     lease = state.leases.get(command.lease_id)
     done: list[Range] = []
     refused: list[Range] = []
-    for start, end in command.ranges:
+    for start, end in merged(command.ranges):
         held = [] if lease is None else [(s, e) for s, e, _ in lease.held.within(start, end)]
         done.extend(held)
         refused.extend(_not_acked(state, start, end, held))
@@ -170,17 +171,17 @@ def _not_acked(state: GroupState, start: int, end: int, held: list[Range]) -> li
 
 def _decide_nack(state: GroupState, command: cmd.Nack, now: Moment) -> cmd.Decision:
     lease = state.leases.get(command.lease_id)
-    held = [] if lease is None else [r for s, e in command.ranges for r in lease.held.within(s, e)]
+    asked = merged(command.ranges)
+    held = [] if lease is None else [run for s, e in asked for run in lease.held.within(s, e)]
     done = RangeSet((s, e) for s, e, _ in held)
-    refused = tuple(gap for s, e in command.ranges for gap in done.gaps(s, e))
+    refused = tuple(gap for s, e in asked for gap in done.gaps(s, e))
     if command.park and held:
         ranges = tuple(done)
-        return cmd.Decision(
-            (ev.Parked(ranges, "nack", command.error),), cmd.Verdict((), refused, ranges)
-        )
+        parked = ev.Parked(ranges, "nack", command.error, lease_id=command.lease_id)
+        return cmd.Decision((parked,), cmd.Verdict((), refused, ranges))
     events = _give_back(command.lease_id, held, now, command.delay_ms, command.error)
-    parked = tuple(r for event in events if isinstance(event, ev.Parked) for r in event.ranges)
-    return cmd.Decision(events, cmd.Verdict(tuple(done), refused, parked))
+    given_up = tuple(r for event in events if isinstance(event, ev.Parked) for r in event.ranges)
+    return cmd.Decision(events, cmd.Verdict(tuple(done), refused, given_up))
 
 
 def _give_back(
@@ -193,15 +194,17 @@ def _give_back(
     expired: bool = False,
 ) -> tuple[ev.Event, ...]:
     """Retry what has attempts left, give up on the rest: decided at once, not at the next lease."""
-    spent = tuple((s, e) for s, e, attempts in held if attempts >= now.policy.max_attempts)
+    limit = now.policy.max_attempts
+    spent = merged(tuple((s, e) for s, e, attempt in held if attempt >= limit))
     again = tuple(
-        (s, e, now.now_ms + (_backoff(now, attempts) if delay_ms is None else delay_ms))
-        for s, e, attempts in held
-        if attempts < now.policy.max_attempts
+        (s, e, now.now_ms + (_backoff(now, attempt) if delay_ms is None else delay_ms))
+        for s, e, attempt in held
+        if attempt < limit
     )
     events: list[ev.Event] = []
     if spent:
-        events.append(_give_up(spent, now, "expired" if expired else "exhausted", error))
+        cause = "expired" if expired else "exhausted"
+        events.append(_give_up(spent, now, cause, error, lease_id))
     if again and expired:
         events.append(ev.Expired(lease_id, again))
     elif again:
@@ -214,14 +217,16 @@ def _backoff(now: Moment, attempt: int) -> int:
     return backoff_ms(attempt, policy.backoff_base_ms, policy.backoff_cap_ms, now.jitter)
 
 
-def _give_up(ranges: tuple[Range, ...], now: Moment, cause: str, error: str | None) -> ev.Event:
+def _give_up(
+    ranges: tuple[Range, ...], now: Moment, cause: str, error: str | None, lease_id: int
+) -> ev.Event:
     match now.policy.on_exhausted:
         case "block":
-            return ev.Blocked(ranges, cause, error, now.now_ms)
+            return ev.Blocked(ranges, cause, error, now.now_ms, lease_id)
         case "drop":
-            return ev.Dropped(ranges, cause)
+            return ev.Dropped(ranges, cause, lease_id)
         case _:
-            return ev.Parked(ranges, cause, error)
+            return ev.Parked(ranges, cause, error, lease_id=lease_id)
 
 
 def _decide_return(state: GroupState, command: cmd.Return, now: Moment) -> cmd.Decision:
@@ -237,93 +242,35 @@ def _decide_extend(state: GroupState, command: cmd.Extend, now: Moment) -> cmd.D
     lease = state.leases.get(command.lease_id)
     if lease is None:
         return cmd.Decision((), None)
-    wanted = max(lease.deadline_ms, now.now_ms + command.visibility_ms)
-    deadline_ms = min(wanted, lease.leased_ms + LEASE_AGE_MS_MAX)
-    return cmd.Decision((ev.Extended(command.lease_id, deadline_ms),), deadline_ms)
+    wanted = min(now.now_ms + command.visibility_ms, lease.leased_ms + LEASE_AGE_MS_MAX)
+    if wanted <= lease.deadline_ms:
+        return cmd.Decision((), lease.deadline_ms)
+    return cmd.Decision((ev.Extended(command.lease_id, wanted),), wanted)
 
 
-def _decide_sweep(state: GroupState, command: cmd.Sweep, now: Moment) -> cmd.Decision:
-    overdue = tuple(_overdue(state, now)) if now.lane.schedule.expired.total else ()
+def _decide_sweep(state: GroupState, _command: cmd.Sweep, now: Moment) -> cmd.Decision:
+    expired = state.exists and now.lane.schedule.expired.total
+    overdue = merged(tuple(_overdue(state, now))) if expired else ()
     events: list[ev.Event] = [ev.Dropped(overdue, "ttl")] if overdue else []
-    for lease_id, lease in state.leases.items():
-        if lease.deadline_ms <= now.now_ms:
-            held = list(lease.held)
-            events.extend(_give_back(lease_id, held, now, None, "lease expired", expired=True))
+    for lease_id in state.overdue_leases(now.now_ms):
+        held = list(state.leases[lease_id].held)
+        events.extend(_give_back(lease_id, held, now, None, "lease expired", expired=True))
     return cmd.Decision(tuple(events), None)
 
 
-def _decide_park(state: GroupState, command: cmd.Park, now: Moment) -> cmd.Decision:
-    ranges = tuple(
-        gap
-        for start, end in command.ranges
-        for gap in state.settled.gaps(start, min(end, now.lane.tail))
-    )
-    if not ranges:
-        return cmd.Decision((), cmd.Verdict(refused=command.ranges))
-    parked = ev.Parked(ranges, "operator", None, command.actor, command.reason)
-    return cmd.Decision((parked,), cmd.Verdict(parked=ranges))
-
-
-def _decide_unblock(state: GroupState, command: cmd.Unblock, now: Moment) -> cmd.Decision:
-    blocked = tuple((s, e) for lo, hi in command.ranges for s, e, _ in state.blocked.within(lo, hi))
-    if not blocked:
-        return cmd.Decision((), cmd.Verdict(refused=command.ranges))
-    if command.action == "park":
-        event: ev.Event = ev.Parked(blocked, "operator", None, command.actor, command.reason)
-    else:
-        event = ev.Unblocked(blocked, command.action, command.actor, command.reason)
-    return cmd.Decision((event,), cmd.Verdict(blocked))
-
-
-def _decide_purge(state: GroupState, command: cmd.Purge, now: Moment) -> cmd.Decision:
-    found = _parked_in if command.dead else _free_in
-    ranges = tuple(r for lo, hi in command.ranges for r in found(state, lo, min(hi, now.lane.tail)))
-    if not ranges:
-        return cmd.Decision((), cmd.Verdict(refused=command.ranges))
-    purged = ev.Purged(ranges, command.dead, command.actor, command.reason)
-    return cmd.Decision((purged,), cmd.Verdict(ranges))
-
-
-def _parked_in(state: GroupState, low: int, high: int) -> list[Range]:
-    return list(state.parked.within(low, high))
-
-
-def _free_in(state: GroupState, low: int, high: int) -> list[Range]:
-    waiting = [(s, e) for s, e, _ in state.waiting.within(low, high)]
-    fresh = max(low, state.frontier + 1)
-    return [*waiting, *state.settled.gaps(fresh, high)] if fresh <= high else waiting
-
-
-def _decide_redrive(state: GroupState, command: cmd.Redrive, now: Moment) -> cmd.Decision:
-    ranges = tuple(r for lo, hi in command.ranges for r in state.parked.within(lo, hi))
-    if not ranges:
-        return cmd.Decision((), cmd.Verdict(refused=command.ranges))
-    return cmd.Decision((ev.Redriven(ranges, command.actor, command.reason),), cmd.Verdict(ranges))
-
-
-def _decide_seek(state: GroupState, command: cmd.Seek, now: Moment) -> cmd.Decision:
-    after = max(now.lane.pruned_to, min(command.after, now.lane.tail))
-    sought = ev.Sought(after, command.actor, command.reason)
-    return cmd.Decision((sought,), cmd.Verdict())
-
-
-def _decide_delete(state: GroupState, command: cmd.DeleteGroup, now: Moment) -> cmd.Decision:
-    events = (ev.Deleted(command.actor, command.reason),) if state.exists else ()
-    return cmd.Decision(events, cmd.Verdict())
-
-
 _DECIDE: dict[type[Any], Callable[[GroupState, Any, Moment], cmd.Decision]] = {
-    cmd.CreateGroup: _decide_create,
+    cmd.CreateGroup: verbs.create,
     cmd.LeaseMessages: _decide_lease,
     cmd.Ack: _decide_ack,
     cmd.Nack: _decide_nack,
     cmd.Return: _decide_return,
     cmd.Extend: _decide_extend,
     cmd.Sweep: _decide_sweep,
-    cmd.Park: _decide_park,
-    cmd.Unblock: _decide_unblock,
-    cmd.Purge: _decide_purge,
-    cmd.Redrive: _decide_redrive,
-    cmd.Seek: _decide_seek,
-    cmd.DeleteGroup: _decide_delete,
+    cmd.Park: verbs.park,
+    cmd.Unblock: verbs.unblock,
+    cmd.Purge: verbs.purge,
+    cmd.Redrive: verbs.redrive,
+    cmd.Seek: verbs.seek,
+    cmd.DeleteGroup: verbs.delete,
 }
+_NEEDS_GROUP = {cmd.LeaseMessages, cmd.Park, cmd.Unblock, cmd.Purge, cmd.Redrive, cmd.Seek}

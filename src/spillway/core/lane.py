@@ -1,43 +1,51 @@
-"""What a lane knows beside its log: its tail, which messages wait for a time, and who pushed lately.
+"""What a lane knows beside its log: its tail, which messages wait for a time, who pushed lately.
 
 All of it can be rebuilt from the log; none of it is stored.
 """
 
 from collections import deque
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from zlib import crc32
 
+from spillway.core.message import RecordBatch
 from spillway.core.ranges import RangeMap, RangeSet
+
+SPLIT_WINDOW = 4_096
+REMINDERS_SPARE = 1_024
+"""How many reminders beyond twice the remembered messages are kept before they are sifted."""
 
 
 class Schedule:
     """`deliver_at` and `expires_at` of the messages of a lane, by version."""
 
-    __slots__ = ("_deliver", "_deliveries", "_expiries", "_expiry", "expired")
+    __slots__ = ("_deliver", "_deliveries", "_expiries", "_forgotten", "_last", "expired")
 
     def __init__(self) -> None:
         self._deliver: RangeMap[int] = RangeMap()
-        self._deliveries: list[int] = []
-        self._expiry: RangeMap[int] = RangeMap()
-        self._expiries: list[tuple[int, int, int]] = []
+        self._deliveries: list[tuple[int, int]] = []
+        self._expiries: list[tuple[int, int]] = []
+        self._forgotten = 0
+        self._last = 0
         self.expired = RangeSet()
 
     def defer(self, version: int, deliver_ms: int) -> None:
         """A message is not to be delivered before its time."""
         self._deliver.put(version, version, deliver_ms)
-        heappush(self._deliveries, deliver_ms)
+        self._last = max(self._last, version)
+        heappush(self._deliveries, (deliver_ms, version))
 
     def expire(self, version: int, expires_ms: int) -> None:
         """A message is not to be delivered after its time."""
-        self._expiry.put(version, version, expires_ms)
-        heappush(self._expiries, (expires_ms, version, version))
+        self._last = max(self._last, version)
+        heappush(self._expiries, (expires_ms, version))
 
     def ripen(self, now_ms: int) -> None:
         """Note which messages are past their time to live."""
         while self._expiries and self._expiries[0][0] <= now_ms:
-            _, start, end = heappop(self._expiries)
-            self._expiry.take(start, end)
-            self.expired.add(start, end)
+            _, version = heappop(self._expiries)
+            if version > self._forgotten:
+                self.expired.add(version, version)
 
     def not_yet(self, start: int, end: int, now_ms: int) -> Iterator[tuple[int, int, int]]:
         """The runs of `start..end` whose time has not come, with that time."""
@@ -45,35 +53,65 @@ class Schedule:
             if deliver_ms > now_ms:
                 yield low, high, deliver_ms
 
+    def split(self, start: int, end: int, now_ms: int) -> Iterator[tuple[int, int, int]]:
+        """`start..end` as runs (first, last, due); due is 0 for what may go now."""
+        if not self._deliver:
+            yield start, end, 0
+            return
+        # In windows: whoever takes a few must not look through all whose time came long ago.
+        for low in range(start, end + 1, SPLIT_WINDOW):
+            yield from self._split_window(low, min(end, low + SPLIT_WINDOW - 1), now_ms)
+
+    def _split_window(self, start: int, end: int, now_ms: int) -> Iterator[tuple[int, int, int]]:
+        for low, high, due_ms in self.not_yet(start, end, now_ms):
+            if start < low:
+                yield start, low - 1, 0
+            yield low, high, due_ms
+            start = high + 1
+        if start <= end:
+            yield start, end, 0
+
     def next_delivery_ms(self, now_ms: int) -> int | None:
         """When the next message comes due; None when none waits."""
-        while self._deliveries and self._deliveries[0] <= now_ms:
-            heappop(self._deliveries)
-        return self._deliveries[0] if self._deliveries else None
+        deliveries = self._deliveries
+        while deliveries and (deliveries[0][0] <= now_ms or deliveries[0][1] <= self._forgotten):
+            heappop(deliveries)
+        return deliveries[0][0] if deliveries else None
 
     def next_expiry_ms(self) -> int | None:
         """When the next message passes its time to live."""
+        while self._expiries and self._expiries[0][1] <= self._forgotten:
+            heappop(self._expiries)
         return self._expiries[0][0] if self._expiries else None
 
     def forget(self, through: int) -> None:
-        """Every group is done with the versions up to here."""
-        if through >= 1:
-            self._deliver.take(1, through)
-            self._expiry.take(1, through)
-            self.expired.discard(1, through)
+        """The versions up to here are pruned: not even a seek brings them back."""
+        if through <= self._forgotten:
+            return
+        self._forgotten = through
+        self._deliver.take(1, through)
+        self.expired.discard(1, through)
+        kept_max = 2 * max(0, self._last - through) + REMINDERS_SPARE
+        if len(self._expiries) > kept_max:
+            self._expiries = [entry for entry in self._expiries if entry[1] > through]
+            heapify(self._expiries)
+        if len(self._deliveries) > kept_max:
+            self._deliveries = [entry for entry in self._deliveries if entry[1] > through]
+            heapify(self._deliveries)
 
     def __bool__(self) -> bool:
-        return bool(self._deliver or self._expiry or self.expired.total)
+        return bool(self._deliver or self._expiries or self.expired.total)
 
 
 class DedupeWindow:
     """The transaction ids pushed lately, with the version and payload fingerprint of each."""
 
-    __slots__ = ("_batches", "_seen")
+    __slots__ = ("_batches", "_last", "_seen")
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
-        self._batches: deque[tuple[int, list[str]]] = deque()
+        self._last = 0
+        self._batches: deque[tuple[int, int, list[str]]] = deque()
 
     def find(self, transaction_id: str) -> tuple[int, int] | None:
         """(version, fingerprint) of an earlier push, if the window still knows it."""
@@ -81,20 +119,30 @@ class DedupeWindow:
         return None if packed is None else (packed >> 32, packed & 0xFFFFFFFF)
 
     def add(self, transaction_id: str, version: int, fingerprint: int) -> None:
-        """Remember a push; `close_batch` makes it subject to the window."""
+        """Remember a push by its 32-bit fingerprint; `close_batch` puts it under the window."""
         self._seen[transaction_id] = version << 32 | fingerprint
+        self._last = version
+
+    def remember(self, batch: RecordBatch) -> None:
+        """Take in a whole batch as it was stored."""
+        for i, transaction_id in enumerate(batch.transaction_ids):
+            self.add(transaction_id, batch.base_version + i, crc32(batch.payloads[i]))
+        self.close_batch(batch.appended_ms, batch.transaction_ids)
 
     def close_batch(self, at_ms: int, transaction_ids: list[str]) -> None:
         """The ids added since the last call were pushed at this time."""
         if transaction_ids:
-            self._batches.append((at_ms, transaction_ids))
+            self._batches.append((at_ms, self._last, transaction_ids))
 
     def slide(self, now_ms: int, window_ms: int, count_max: int) -> None:
         """Forget what is older than the window, or beyond the count."""
         batches = self._batches
         while batches and (batches[0][0] <= now_ms - window_ms or len(self._seen) > count_max):
-            for transaction_id in batches.popleft()[1]:
-                self._seen.pop(transaction_id, None)
+            _, last, transaction_ids = batches.popleft()
+            for transaction_id in transaction_ids:
+                # A later push may have used the id again: that one stays known.
+                if self._seen.get(transaction_id, 0) >> 32 <= last:
+                    self._seen.pop(transaction_id, None)
 
     def __len__(self) -> int:
         return len(self._seen)

@@ -1,10 +1,10 @@
 """Which messages a lease may take, for each `order` of a queue.
 
 `none`: whatever is due, lowest version first. `partition`: one lease at a time, and a retry or a
-block holds everything behind it. (`key` joins them with the partitions work; this table is its seam.)
+block holds everything behind it. (`key` joins with the partitions work; this table is its seam.)
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,11 +55,13 @@ CHOOSE: dict[str, Callable[["GroupState", "Moment", int], Choice]] = {
 
 
 def _choose_below(state: "GroupState", moment: "Moment", count: int, limit: int) -> Choice:
-    ranges = list(_ripe(state, limit, count))
+    ranges = _ripe(state, limit, count)
     left = count - sum(end - start + 1 for start, end in ranges)
     if left == 0:
         return Choice(tuple(ranges))
-    if state.settled.holes > moment.policy.max_ack_holes:
+    # A message that waits for its own time makes a hole that no consumer can close.
+    holes = state.settled.holes - len(state.waiting.scheduled)
+    if holes > moment.policy.max_ack_holes:
         return Choice(tuple(ranges), reason=None if ranges else "ack_hole_cap")
     fresh, deferred = _fresh(state, moment, limit, left)
     ranges.extend(fresh)
@@ -68,13 +70,14 @@ def _choose_below(state: "GroupState", moment: "Moment", count: int, limit: int)
     return Choice(tuple(ranges), tuple(deferred), reason)
 
 
-def _ripe(state: "GroupState", limit: int, count: int) -> Iterator[Range]:
+def _ripe(state: "GroupState", limit: int, count: int) -> list[Range]:
+    """Versions that wait no longer, in order."""
+    ranges: list[Range] = []
     for start, end, _ in state.waiting.ripe.within(1, limit):
-        last = min(end, start + count - 1)
-        yield start, last
-        count -= last - start + 1
-        if count == 0:
-            return
+        if count < 1:
+            break
+        count -= _extend(ranges, start, min(end, start + count - 1))
+    return ranges
 
 
 def _fresh(
@@ -83,30 +86,21 @@ def _fresh(
     """Versions never leased, in order, and those stepped over because their time has not come."""
     ranges: list[Range] = []
     deferred: list[tuple[int, int, int]] = []
-    for start, end, due_ms in _split_fresh(state, moment, limit):
-        if due_ms:
-            deferred.append((start, end, due_ms))
-            if len(deferred) >= SCAN_RUNS_MAX:
-                break
-            continue
-        last = min(end, start + count - 1)
-        ranges.append((start, last))
-        count -= last - start + 1
-        if count == 0:
-            break
+    for gap_start, gap_end in state.settled.gaps(state.frontier + 1, limit):
+        for start, end, due_ms in moment.lane.schedule.split(gap_start, gap_end, moment.now_ms):
+            if due_ms:
+                deferred.append((start, end, due_ms))
+            else:
+                count -= _extend(ranges, start, min(end, start + count - 1))
+            if count < 1 or len(deferred) >= SCAN_RUNS_MAX:
+                return ranges, deferred
     return ranges, deferred
 
 
-def _split_fresh(
-    state: "GroupState", moment: "Moment", limit: int
-) -> Iterator[tuple[int, int, int]]:
-    """Fresh runs as (start, end, due): due is 0 for those that may go now."""
-    for gap_start, gap_end in state.settled.gaps(state.frontier + 1, limit):
-        start = gap_start
-        for low, high, due_ms in moment.lane.schedule.not_yet(gap_start, gap_end, moment.now_ms):
-            if start < low:
-                yield start, low - 1, 0
-            yield low, high, due_ms
-            start = high + 1
-        if start <= gap_end:
-            yield start, gap_end, 0
+def _extend(ranges: list[Range], start: int, end: int) -> int:
+    """Add a range, to the last one when it is its neighbour; how many versions that were."""
+    if ranges and ranges[-1][1] == start - 1:
+        ranges[-1] = (ranges[-1][0], end)
+    else:
+        ranges.append((start, end))
+    return end - start + 1

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 LEASE_AGE_MS_MAX = 24 * 3_600_000
-"""However often it is extended, a lease ends after a day: a looping holder must not keep a message."""
+"""However often it is extended, a lease ends after a day: no looping holder keeps a message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,29 @@ def coalesce(versions: Iterable[int]) -> list[Range]:
     return ranges
 
 
+def merged(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+    """The same versions in ascending order, each once; what is empty or below 1 is left out."""
+    if len(ranges) == 1 and 1 <= ranges[0][0] <= ranges[0][1]:
+        return ranges
+    runs: list[Range] = []
+    for start, end in sorted(ranges):
+        if runs and start <= runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], max(end, runs[-1][1]))
+        elif max(start, 1) <= end:
+            runs.append((max(start, 1), end))
+    return tuple(runs)
+
+
+def are_ascending(ranges: Iterable[tuple[int, ...]]) -> bool:
+    """Whether ranges (or runs) are not empty, in order, and apart from each other."""
+    before = 0
+    for run in ranges:
+        if not before < run[0] <= run[1]:
+            return False
+        before = run[1]
+    return True
+
+
 def total(ranges: Iterable[Range]) -> int:
     """How many versions the ranges hold."""
     return sum(end - start + 1 for start, end in ranges)
@@ -111,6 +134,11 @@ class RangeSet:
     def holes(self) -> int:
         """How many gaps lie below the highest version."""
         return len(self._starts) - (1 if self.prefix_end else 0)
+
+    @property
+    def first(self) -> int | None:
+        """The lowest version."""
+        return self._starts[0] if self._starts else None
 
     @property
     def last(self) -> int:

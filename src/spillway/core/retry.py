@@ -6,9 +6,12 @@ counts as a difference between two states.
 """
 
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
-from spillway.core.ranges import RangeMap
+from spillway.core.ranges import Range, RangeMap, RangeSet, merged
+
+REMINDERS_SPARE = 64
+"""How many reminders beyond twice the runs are kept before they are made afresh."""
 
 
 def backoff_ms(attempt: int, base_ms: int, cap_ms: int, jitter: float) -> int:
@@ -29,32 +32,69 @@ class Waiting:
 class WaitingRoom:
     """Versions that wait for a later time, or for the next lease."""
 
-    __slots__ = ("_due", "_unripe", "ripe")
+    __slots__ = ("_due", "_ripened_ms", "_unripe", "retrying", "ripe", "scheduled")
 
     def __init__(self) -> None:
         self.ripe: RangeMap[Waiting] = RangeMap()
         self._unripe: RangeMap[Waiting] = RangeMap()
+        # What is unripe, told apart: tried before, or never handed out (its own time has not come).
+        self.retrying = RangeSet()
+        self.scheduled = RangeSet()
         # Versions may leave before they are due: an entry is a reminder to look, not a fact.
         self._due: list[tuple[int, int, int]] = []
+        self._ripened_ms = 0
 
     def put(self, start: int, end: int, waiting: Waiting) -> None:
         """Let versions wait."""
-        self._unripe.put(start, end, waiting)
+        self._put_unripe(start, end, waiting)
         heappush(self._due, (waiting.due_ms, start, end))
+        if len(self._due) > 2 * len(self._unripe) + REMINDERS_SPARE:
+            self._due = [(waiting.due_ms, start, end) for start, end, waiting in self._unripe]
+            heapify(self._due)
+
+    def _put_unripe(self, start: int, end: int, waiting: Waiting) -> None:
+        self._unripe.put(start, end, waiting)
+        (self.retrying if waiting.attempts else self.scheduled).add(start, end)
+
+    def _take_unripe(self, start: int, end: int) -> list[tuple[int, int, Waiting]]:
+        self.retrying.discard(start, end)
+        self.scheduled.discard(start, end)
+        return self._unripe.take(start, end)
 
     def ripen(self, now_ms: int) -> None:
-        """Move what is due by now to the ripe side."""
+        """Move what is due by now to the ripe side, and nothing else."""
+        if now_ms < self._ripened_ms:
+            self._unripen(now_ms)
+        self._ripened_ms = now_ms
+        if self._due and self._due[0][0] <= now_ms:
+            self._pick(now_ms)
+
+    def _pick(self, now_ms: int) -> None:
+        spans: list[Range] = []
         while self._due and self._due[0][0] <= now_ms:
-            _, start, end = heappop(self._due)
-            for s, e, waiting in list(self._unripe.within(start, end)):
+            spans.append(heappop(self._due)[1:])
+        # Neighbours together: one move of the lists behind them instead of one for each.
+        for span in merged(tuple(spans)):
+            for start, end, waiting in self._take_unripe(*span):
                 if waiting.due_ms <= now_ms:
-                    self._unripe.take(s, e)
-                    self.ripe.put(s, e, waiting)
+                    self.ripe.put(start, end, waiting)
+                else:
+                    self._put_unripe(start, end, waiting)
+
+    def _unripen(self, now_ms: int) -> None:
+        """The clock was set back: what is due must not depend on where it once stood."""
+        for start, end, waiting in self.ripe:
+            if waiting.due_ms > now_ms:
+                self.ripe.take(start, end)
+                self.put(start, end, waiting)
 
     def take(self, start: int, end: int) -> list[tuple[int, int, Waiting]]:
         """Remove and return what lies inside `start..end`, due or not."""
-        taken = self.ripe.take(start, end) + self._unripe.take(start, end)
-        return sorted(taken, key=lambda run: run[0])
+        taken = self.ripe.take(start, end)
+        if self._unripe:
+            taken += self._take_unripe(start, end)
+            taken.sort(key=_first_version)
+        return taken
 
     def next_due_ms(self) -> int | None:
         """When the next version becomes due; None when none waits for a time."""
@@ -71,12 +111,12 @@ class WaitingRoom:
 
     def first_unripe_retry(self) -> int | None:
         """The lowest version that was tried before and may not go out yet."""
-        return next((start for start, _, waiting in self._unripe if waiting.attempts), None)
+        return self.retrying.first
 
     def within(self, start: int, end: int) -> list[tuple[int, int, Waiting]]:
         """All runs inside `start..end`, in version order."""
         runs = [*self.ripe.within(start, end), *self._unripe.within(start, end)]
-        return sorted(runs, key=lambda run: run[0])
+        return sorted(runs, key=_first_version)
 
     def runs(self) -> list[tuple[int, int, Waiting]]:
         """Everything that waits, in version order, the same whatever has ripened."""
@@ -92,3 +132,7 @@ class WaitingRoom:
     def unripe_total(self) -> int:
         """How many versions wait for a later time."""
         return self._unripe.total
+
+
+def _first_version(run: tuple[int, int, Waiting]) -> int:
+    return run[0]

@@ -1,7 +1,8 @@
 """The state of a group on a lane, and ways to look at it. `core.group` says how it moves."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heapify, heappop
+from heapq import heapify, heappop, heappush
 
 from spillway.core.errors import SpillwayError
 from spillway.core.lane import Lane
@@ -13,6 +14,10 @@ from spillway.core.retry import WaitingRoom
 READY, DEFERRED, LEASED = "ready", "deferred", "leased"
 SETTLED, PARKED, BLOCKED, DROPPED = "settled", "parked", "blocked", "dropped"
 STATES = (READY, DEFERRED, LEASED, SETTLED, PARKED, BLOCKED, DROPPED)
+
+
+DEADLINES_SPARE = 64
+"""How many reminders beyond twice the leases are kept before they are made afresh."""
 
 
 class IllegalTransitionError(SpillwayError):
@@ -60,6 +65,23 @@ class GroupState:
     def trim(self) -> int:
         """Everything up to here is done for the group."""
         return self.settled.prefix_end
+
+    def remind(self, lease_id: int, deadline_ms: int) -> None:
+        """Note when a lease is to be looked at."""
+        heappush(self.deadlines, (deadline_ms, lease_id))
+        # Most leases are done long before their deadline: their reminders must not pile up.
+        if len(self.deadlines) > 2 * len(self.leases) + DEADLINES_SPARE:
+            rebuild_deadlines(self)
+
+    def overdue_leases(self, now_ms: int) -> list[int]:
+        """The leases whose deadline has come, without looking at the others."""
+        return sorted(
+            {
+                lease_id
+                for lease_id in _reached(self.deadlines, now_ms)
+                if lease_id in self.leases and self.leases[lease_id].deadline_ms <= now_ms
+            }
+        )
 
     def next_deadline_ms(self) -> int | None:
         """When the next lease ends by itself."""
@@ -116,9 +138,8 @@ def counts(state: GroupState, moment: Moment) -> dict[str, int]:
     tail = moment.lane.tail
     fresh = total_of(state.settled.gaps(state.frontier + 1, tail))
     later = sum(
-        e - s + 1
-        for s, e, _ in moment.lane.schedule.not_yet(state.frontier + 1, tail, moment.now_ms)
-        if s not in state.settled
+        total_of(state.settled.gaps(start, end))
+        for start, end, _ in moment.lane.schedule.not_yet(state.frontier + 1, tail, moment.now_ms)
     )
     return {
         READY: fresh - later + state.waiting.ripe.total,
@@ -135,15 +156,13 @@ def first_ready(state: GroupState, moment: Moment) -> int | None:
     """The lowest version that could be leased now."""
     state.waiting.ripen(moment.now_ms)
     ripe = state.waiting.ripe.first
-    for start, end in state.settled.gaps(state.frontier + 1, moment.lane.tail):
-        at = start
-        for low, high, _ in moment.lane.schedule.not_yet(start, end, moment.now_ms):
-            if at < low:
-                break
-            at = high + 1
-        if at <= end:
-            return at if ripe is None else min(at, ripe)
-    return ripe
+    if ripe is not None:
+        return ripe
+    for low, high in state.settled.gaps(state.frontier + 1, moment.lane.tail):
+        for start, _, due_ms in moment.lane.schedule.split(low, high, moment.now_ms):
+            if not due_ms:
+                return start
+    return None
 
 
 def next_wake_ms(state: GroupState, moment: Moment) -> int | None:
@@ -181,6 +200,16 @@ def validate(state: GroupState, tail: int) -> None:
 def _refuse_place(holds: bool, why: str) -> None:  # noqa: FBT001
     if not holds:
         raise IllegalTransitionError(why)
+
+
+def _reached(deadlines: list[tuple[int, int]], now_ms: int) -> Iterator[int]:
+    """The part of the heap that is due: it hangs together at the root."""
+    nodes = [0]
+    while nodes:
+        node = nodes.pop()
+        if node < len(deadlines) and deadlines[node][0] <= now_ms:
+            yield deadlines[node][1]
+            nodes += (2 * node + 1, 2 * node + 2)
 
 
 def rebuild_deadlines(state: GroupState) -> None:
