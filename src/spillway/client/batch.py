@@ -15,7 +15,7 @@ import msgspec
 from spillway.client.errors import ClientUsageError, error_of
 from spillway.client.http1 import Response
 from spillway.client.payload import shape
-from spillway.client.protocol import JSON_HEADERS, Request, error_in
+from spillway.client.protocol import JSON_HEADERS, Request
 from spillway.core.errors import InvalidItemError, SpillwayError
 from spillway.wire import ErrorDetail, PushItem, PushReply, PushResult
 
@@ -138,12 +138,7 @@ def read_results(response: Response) -> list[PushResult]:
     When all of them failed because the broker cannot now, that is raised, so that the whole batch
     is tried again. Single failed items are never tried again: they would land behind later ones.
     """
-    try:
-        results = _reply_decoder.decode(response.body).results
-    except msgspec.MsgspecError:
-        if response.status < 300:
-            raise
-        raise error_in(response) from None
+    results = _reply_decoder.decode(response.body).results
     if response.status >= 300:
         raise_if_all_transient(results)
     return results

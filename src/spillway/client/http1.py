@@ -73,7 +73,7 @@ def encode(
 class Exchange:
     """One request's answer: feed bytes until `response` is there."""
 
-    __slots__ = ("_body", "_headers", "_parser", "_size", "response", "reusable")
+    __slots__ = ("_body", "_head_done", "_headers", "_parser", "_size", "response", "reusable")
 
     def __init__(self) -> None:
         self.response: Response | None = None
@@ -85,6 +85,7 @@ class Exchange:
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._size = 0
+        self._head_done = False
 
     def feed(self, data: bytes) -> None:
         try:
@@ -99,11 +100,14 @@ class Exchange:
         lengthless = "content-length" not in self._headers and "chunked" not in self._headers.get(
             "transfer-encoding", ""
         )
-        if self.response is None and self._headers and lengthless:
+        if self.response is None and self._head_done and lengthless:
             self._finish()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._head_done = True
 
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
@@ -111,7 +115,7 @@ class Exchange:
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() < 200:  # 100 Continue and its kin precede the answer
-            self._headers = {}
+            self._headers, self._head_done = {}, False
             return
         self.reusable = self._parser.should_keep_alive()
         self._finish()

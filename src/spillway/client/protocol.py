@@ -50,6 +50,8 @@ def parse(request: Request[T], response: Response) -> T:
     try:
         return request.read(response)
     except msgspec.MsgspecError as error:
+        if response.status >= 300:
+            raise error_in(response) from None
         raise BadReplyError(
             f"{request.method} {request.path} was answered with an unknown shape: {error}",
             answered=response.status,

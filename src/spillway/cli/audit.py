@@ -1,0 +1,59 @@
+"""`spillway audit`: the conservation law, checked from the log itself."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import typer
+
+from spillway.cli.database import Data, DatabaseUrl, database
+from spillway.cli.outcome import FAILED, say
+from spillway.cli.output import print_facts, print_json, print_table
+from spillway.cli.session import Session, with_session
+
+if TYPE_CHECKING:
+    from spillway.wire import AuditReply
+
+
+@with_session
+def audit(session: Session, *, data: Data = None, database_url: DatabaseUrl = None) -> None:
+    """Check the conservation law: what was pushed is in one place, for every lane and group.
+
+    The law: tail = settled + leased + ready + deferred + blocked + parked + dropped.
+
+    Asks the broker at --url; with --data or --database-url it reads PostgreSQL itself, broker or
+    no broker. Prints every difference; exit code 1 if there is one. With --json: one document.
+    """
+    reply = _run(session, data, database_url)
+    if session.json_:
+        print_json(reply)
+    else:
+        _print(reply)
+    if not reply.balanced:
+        raise typer.Exit(FAILED)
+
+
+def _run(session: Session, data: "Data", database_url: "DatabaseUrl") -> "AuditReply":
+    if data is None and database_url is None:
+        with session.client() as client:
+            return client.audit()
+    run = import_module("spillway.log.audit").run
+    with database(data, database_url) as url:
+        reply: AuditReply = run(url)
+        return reply
+
+
+def _print(reply: "AuditReply") -> None:
+    facts = {"lanes": reply.lanes, "groups": reply.groups, "messages": reply.messages}
+    print_facts({**facts, **reply.totals})
+    if reply.balanced:
+        say("balanced: nothing is lost, nothing is in two places")
+        return
+    say(f"NOT balanced: {len(reply.differences)} differences")
+    headings = ("QUEUE", "PARTITION", "GROUP", "WHAT", "EXPECTED", "FOUND")
+    print_table(
+        headings,
+        [
+            (one.queue, one.partition, one.group, one.what, one.expected, one.found)
+            for one in reply.differences
+        ],
+    )

@@ -1,0 +1,175 @@
+"""`spillway doctor`: what is wrong, and for each trouble the command that frees it."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from spillway.cli.outcome import DEPENDENCY_DOWN, FAILED, say
+from spillway.cli.output import duration, print_json, shown
+from spillway.cli.queue import every_queue
+from spillway.cli.session import Session, with_session
+from spillway.core.errors import SpillwayError
+
+if TYPE_CHECKING:
+    from spillway.client.sync_client import Client
+    from spillway.wire import GroupCounts, QueueReply
+
+Level = Literal["OK", "WARN", "FAIL"]
+
+OLD_S = 60.0
+HOLES_MANY = 5_000
+DISK_FREE_LOW = 0.10
+DISK_FREE_NONE = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check; `free` is the command that ends the trouble."""
+
+    level: Level
+    check: str
+    text: str
+    free: str | None = None
+
+
+@with_session
+def doctor(
+    session: Session,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", envvar="SPILLWAY_DATA", help="The data folder, to check its disk."),
+    ] = None,
+) -> None:
+    """Check the broker, its database, shards, queues and disk; name the command for each trouble.
+
+    Exit code 0 if nothing fails (warnings are no failure), 1 if something does, 3 if the broker
+    cannot be reached. With --json: one JSON document.
+    """
+    with session.client() as client:
+        findings = list(examine(client, data))
+    if session.json_:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            _print(finding)
+    failed = [finding for finding in findings if finding.level == "FAIL"]
+    say(_verdict(findings))
+    if failed:
+        raise typer.Exit(DEPENDENCY_DOWN if failed[0].check == "broker" else FAILED)
+
+
+def _print(finding: Finding) -> None:
+    print(f"{finding.level:<4}  {finding.check:<9} {shown(finding.text)}")
+    if finding.free is not None:
+        print(f"      {'':<9} → {finding.free}")
+
+
+def _verdict(findings: list[Finding]) -> str:
+    count = {level: sum(one.level == level for one in findings) for level in ("FAIL", "WARN")}
+    if not any(count.values()):
+        return "all is well"
+    return f"{count['FAIL']} failures, {count['WARN']} warnings"
+
+
+def examine(client: "Client", data: Path | None) -> Iterator[Finding]:
+    """Every check, as far as the broker can be asked."""
+    try:
+        yield from _broker(client)
+    except SpillwayError as error:
+        yield Finding("FAIL", "broker", f"{error.message} [{error.code}]", error.hint)
+    else:
+        yield from _guarded("shards", lambda: _shards(client))
+        yield from _guarded("queues", lambda: _queues(client))
+    yield from _disk(data)
+
+
+def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """A check that cannot be made is a finding, and the others go on."""
+    try:
+        yield from look()
+    except SpillwayError as error:
+        yield Finding("FAIL", check, f"{error.message} [{error.code}]", error.hint)
+
+
+def _broker(client: "Client") -> Iterator[Finding]:
+    health = client.health()
+    url = client.origin.url
+    text = f"{url} answers: version {health.version}, up {duration(health.uptime_s)}"
+    yield Finding("OK", "broker", text)
+    if health.database == "connected":
+        yield Finding("OK", "database", "connected")
+    else:
+        text = "disconnected: pushes are buffered, leases wait"
+        free = "start PostgreSQL again; the broker finds it by itself"
+        yield Finding("FAIL", "database", text, free)
+    if health.status != "ok" and health.database == "connected":
+        yield Finding("WARN", "health", "degraded", f"curl {url}/health")
+
+
+def _shards(client: "Client") -> Iterator[Finding]:
+    topology = client.topology()
+    orphans = [shard.shard for shard in topology.shards if shard.owner is None]
+    alive = sum(broker.alive for broker in topology.brokers)
+    text = f"{topology.num_shards} shards, {alive} brokers alive"
+    if orphans:
+        text += f"; nobody owns {orphans}"
+        yield Finding("FAIL", "shards", text, "spillway serve (one more broker takes them over)")
+    else:
+        yield Finding("OK", "shards", text)
+
+
+def _queues(client: "Client") -> Iterator[Finding]:
+    count = 0
+    troubles: list[Finding] = []
+    for queue in every_queue(client):
+        count += 1
+        for group in queue.groups:
+            troubles.extend(_group(queue, group))
+    yield Finding("WARN" if troubles else "OK", "queues", f"{count} queues")
+    yield from troubles
+
+
+def _group(queue: "QueueReply", group: "GroupCounts") -> Iterator[Finding]:
+    name = f"{queue.queue}, group {group.group}"
+    flags = f"{queue.queue} -g {group.group}"
+    if group.blocked:
+        free = f"spillway blocked unblock {flags} --all --action retry"
+        yield Finding("FAIL", "blocked", f"{name}: {group.blocked} messages hold their line", free)
+    if group.parked:
+        free = f"spillway dead redrive {flags} --all   (look first: spillway dead list {flags})"
+        yield Finding("WARN", "dead", f"{name}: {group.parked} dead letters", free)
+    if queue.paused or group.paused:
+        whole = queue.queue if queue.paused else flags
+        yield Finding("WARN", "paused", f"{name} is paused", f"spillway queue resume {whole}")
+    elif group.oldest_ready_at is not None:
+        yield from _oldest(name, group, flags)
+    if group.ack_hole_ranges > HOLES_MANY:
+        text = f"{name}: {group.ack_hole_ranges} gaps between acked messages"
+        yield Finding("WARN", "holes", text, f"spillway tail {queue.queue} --state leased")
+
+
+def _oldest(name: str, group: "GroupCounts", flags: str) -> Iterator[Finding]:
+    since = datetime.fromisoformat(group.oldest_ready_at or "")
+    waited_s = (datetime.now(UTC) - since).total_seconds()
+    if waited_s > OLD_S:
+        text = f"{name}: {group.ready} ready, the oldest for {duration(waited_s)}"
+        yield Finding(
+            "WARN", "waiting", text, f"add consumers, or spillway queue purge {flags} --all"
+        )
+
+
+def _disk(data: Path | None) -> Iterator[Finding]:
+    folder = data or Path("spillway-data")
+    if not folder.exists():
+        return
+    usage = shutil.disk_usage(folder)
+    free = usage.free / usage.total
+    text = f"{folder}: {usage.free / 2**30:.1f} GiB free ({free:.0%})"
+    level: Level = "FAIL" if free < DISK_FREE_NONE else "WARN" if free < DISK_FREE_LOW else "OK"
+    remedy = "spillway queue update QUEUE --retention 1h, or give it a larger disk"
+    yield Finding(level, "disk", text, None if level == "OK" else remedy)

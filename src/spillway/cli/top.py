@@ -1,0 +1,165 @@
+"""`spillway top`: the queues of a broker, live in the terminal."""
+
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spillway.cli.frames import Line, Look, lines
+from spillway.cli.interrupt import polite
+from spillway.cli.output import age, duration, print_json, shown
+from spillway.cli.queue import every_queue
+from spillway.cli.session import Session, with_session
+from spillway.core.errors import SpillwayError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from spillway.client.sync_client import Client
+
+HEADINGS = (
+    "queue",
+    "group",
+    "ready",
+    "leased",
+    "deferred",
+    "blocked",
+    "dead",
+    "in/s",
+    "done/s",
+    "oldest",
+)
+
+
+@with_session
+def top(
+    session: Session,
+    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds.")] = 1.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one frame (two looks, for the rates) and leave.")
+    ] = False,
+) -> None:
+    """Watch queues and groups: counts, rates, the oldest that waits. q or Ctrl-C leaves.
+
+    With --json: a JSON line for each queue and group of one frame.
+    """
+    with session.client() as client, polite("leaving") as stop:
+        if once or session.json_ or not sys.stdout.isatty():
+            before = _look(client)
+            stop.wait(interval)
+            _print_once(client, before, as_json=session.json_)
+        else:
+            _watch(client, interval, stop.is_set)
+
+
+def _look(client: "Client") -> Look:
+    return Look(time.monotonic(), list(every_queue(client)))
+
+
+def _print_once(client: "Client", before: Look, *, as_json: bool) -> None:
+    frame = lines(_look(client), before)
+    if as_json:
+        for line in frame:
+            print_json(asdict(line))
+        return
+    from rich.console import Console  # noqa: PLC0415
+
+    width = None if sys.stdout.isatty() else 160
+    Console(width=width, highlight=False).print(_table(frame))
+
+
+def _watch(client: "Client", interval: float, stopped: Callable[[], bool]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.live import Live  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    before: Look | None = None
+    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+        while not stopped():
+            try:
+                look = _look(client)
+                live.update(_screen(client, lines(look, before)), refresh=True)
+                before = look
+            except SpillwayError as error:
+                live.update(f"{error.message}\n{error.hint}", refresh=True)
+            if pressed(interval) == "q":
+                return
+
+
+def _screen(client: "Client", frame: list[Line]) -> "RenderableType":
+    from rich.console import Group  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    health = client.health()
+    style = "green" if health.status == "ok" else "bold red"
+    head = (
+        f"spillway {health.version}  {client.origin.url}  {health.status}  "
+        f"database {health.database}  shards {health.shards_owned}/{health.shards_total}  "
+        f"up {duration(health.uptime_s)}"
+    )
+    return Group(Text(head, style=style), _table(frame), Text("q leaves", style="dim"))
+
+
+def _table(frame: list[Line]) -> "RenderableType":
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for at, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="left" if at < 2 else "right", no_wrap=True)
+    for line in frame:
+        table.add_row(*[Text(text, style=style) for text, style in _cells(line)])
+    return table
+
+
+def _cells(line: Line) -> list[tuple[str, str]]:
+    name = shown(line.queue) + (" (paused)" if line.paused else "")
+    return [
+        (name, "bold"),
+        (shown(line.group), ""),
+        (f"{line.ready:,}", ""),
+        (f"{line.leased:,}", ""),
+        (f"{line.deferred:,}", ""),
+        (f"{line.blocked:,}", "bold red" if line.blocked else "dim"),
+        (f"{line.dead:,}", "yellow" if line.dead else "dim"),
+        (_rate(line.in_per_s), "cyan"),
+        (_rate(line.out_per_s), "green"),
+        (age(line.oldest_ready_at), ""),
+    ]
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Single key presses, without Enter; where stdin is no terminal, a plain pause."""
+    if not sys.stdin.isatty():
+        yield _pause
+        return
+    import termios  # noqa: PLC0415
+    import tty  # noqa: PLC0415
+
+    saved: Any = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield _press
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, saved)
+
+
+def _pause(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
+
+
+def _press(seconds: float) -> str:
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return sys.stdin.read(1) if ready else ""
