@@ -53,9 +53,9 @@ def _listening(family: socket.AddressFamily, address: tuple[str, int]) -> list[s
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         made.bind(address)
         made.listen(BACKLOG)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         made.close()
-        if error.errno == errno.EADDRNOTAVAIL:
+        if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
             return []
         raise
     made.setblocking(False)  # noqa: FBT003 (the standard library's signature)

@@ -7,6 +7,7 @@ Inside the broker a payload is JSON text (`Raw`) or `bytes`. In JSON, bytes are 
 import json
 import re
 from base64 import b64encode
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import cast
 
@@ -37,28 +38,38 @@ _bytes_payload = msgspec.json.Decoder(_BytesPayload)
 # ---------------------------------------------------------------- in
 
 
-def need_a_look(media: Media, body: bytes) -> bool:
-    """Whether some payload of this body may be anything but plain, shallow JSON."""
-    if media is not JSON or MARK in body:
+def may_hold_bytes(media: Media, body: bytes) -> bool:
+    """Whether some payload in it may mean bytes; their mark may also be spelled with escapes."""
+    return media is not JSON or MARK in body or b"\\u" in body
+
+
+def shallow(body: bytes, payloads: Iterable[Raw]) -> bool:
+    """Whether none of the payloads in this JSON body can be nested too deeply."""
+    if body.count(b"[") + body.count(b"{") <= NESTING_MAX:
         return True
-    return b"\\u" in body or body.count(b"[") + body.count(b"{") > NESTING_MAX
+    return not any(map(_could_be_deep, payloads))
 
 
-def received(media: Media, payload: Raw) -> Raw:
+def received(media: Media, payload: Raw, *, marked: bool = True) -> Raw:
     """A payload as the broker takes it; the type says Raw, but bytes are plain `bytes`."""
     if media is not JSON:
         value = _from_msgpack(payload)
         if isinstance(value, bytes):
             return cast("Raw", value)
         payload = _as_json(value)
+    if _could_be_deep(payload):
+        _check_depth(bytes(payload))
+    return _unwrapped(payload) if marked else payload
+
+
+def _could_be_deep(payload: Raw) -> bool:
+    return len(payload) > 2 * NESTING_MAX
+
+
+def _unwrapped(payload: Raw) -> Raw:
     text = bytes(payload)
-    _check_depth(text)
-    if text.startswith(b"{") and (MARK in text or b"\\u" in text):
-        return _unwrapped(text, payload)
-    return payload
-
-
-def _unwrapped(text: bytes, payload: Raw) -> Raw:
+    if not (text.startswith(b"{") and may_hold_bytes(JSON, text)):
+        return payload
     if _json_fields.decode(text).keys() != {"payload_base64"}:
         return payload
     try:

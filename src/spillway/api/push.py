@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from spillway.api.call import Call
 from spillway.api.media import UNDECODABLE, Media, check_text, decode, decoder_of, refusal
-from spillway.api.payloads import need_a_look, received
+from spillway.api.payloads import may_hold_bytes, received, shallow
 from spillway.api.response import RETRY_AFTER, Response, detail_of
 from spillway.core.errors import BadRequestError, InvalidItemError, SpillwayError
 from spillway.wire import (
@@ -74,10 +74,11 @@ def _read(media: Media, body: bytes, items_max: int) -> _Batch:
     except UNDECODABLE as error:
         raise (refusal(error) if body else BadRequestError("the body is empty")) from error
     _check_count(request.items, items_max)
-    batch = _Batch(request.items, {}, request.qos)
-    if need_a_look(media, body):
-        batch.items = []
-        _admit(batch, media, enumerate(request.items))
+    marked = may_hold_bytes(media, body)
+    if not marked and shallow(body, (item.payload for item in request.items)):
+        return _Batch(request.items, {}, request.qos)
+    batch = _Batch([], {}, request.qos)
+    _admit(batch, media, request.items, marked=marked)
     return batch
 
 
@@ -85,7 +86,7 @@ def _read_one_by_one(media: Media, body: bytes, items_max: int) -> _Batch:
     envelope = decode(media, body, _Envelope)
     _check_count(envelope.items, items_max)
     batch = _Batch([], {}, envelope.qos)
-    _admit(batch, media, enumerate(envelope.items))
+    _admit(batch, media, envelope.items, marked=True)
     return batch
 
 
@@ -98,11 +99,11 @@ def _check_count(items: Sequence[object], items_max: int) -> None:
         )
 
 
-def _admit(batch: _Batch, media: Media, items: Iterable[tuple[int, PushItem | Raw]]) -> None:
-    for index, given in items:
+def _admit(batch: _Batch, media: Media, items: Iterable[PushItem | Raw], *, marked: bool) -> None:
+    for index, given in enumerate(items):
         try:
             item = given if isinstance(given, PushItem) else _item(media, given)
-            item.payload = received(media, item.payload)
+            item.payload = received(media, item.payload, marked=marked)
             batch.items.append(item)
         except InvalidItemError as error:
             batch.failed[index] = PushResult(

@@ -145,6 +145,7 @@ def _config(app: ASGIApp, grace_s: int) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_CONNECTION_S,
         timeout_graceful_shutdown=grace_s,

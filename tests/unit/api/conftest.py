@@ -14,14 +14,24 @@ from spillway.api.server import make_app
 from spillway.core.errors import UnauthorizedError
 
 NOW = "2026-01-01T00:00:00Z"
+ONE = msgspec.Raw(b"1")
+IDLE = {"oldest_ready_at": None, "paused": False}
+COUNTS = (
+    "depth",
+    "ready",
+    "deferred",
+    "leased",
+    "blocked",
+    "parked",
+    "dropped",
+    "settled",
+    "ack_hole_ranges",
+)
 KEYS = {"k-acme": ("acme", "ci")}
 
 
 def group_counts(group: str) -> wire.GroupCounts:
-    numbers = dict.fromkeys(
-        "depth ready deferred leased blocked parked dropped settled ack_hole_ranges".split(), 0
-    )
-    return wire.GroupCounts(group=group, oldest_ready_at=None, paused=False, **numbers)
+    return msgspec.convert(dict.fromkeys(COUNTS, 0) | {"group": group} | IDLE, wire.GroupCounts)
 
 
 def queue_reply(org: str, name: str, options: wire.QueueOptions) -> wire.QueueReply:
@@ -53,7 +63,7 @@ def leased(version: int, item: wire.PushItem) -> wire.Message:
     )
 
 
-def browsed(version: int, payload: Any = msgspec.Raw(b"1")) -> wire.BrowsedMessage:
+def browsed(version: int, payload: Any = ONE) -> wire.BrowsedMessage:
     return wire.BrowsedMessage(
         partition="Default",
         version=version,
