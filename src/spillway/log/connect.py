@@ -27,6 +27,7 @@ LIVENESS: Mapping[str, int] = {
 # transactions, and a server that became a standby.
 TRANSIENT = ("08", "53", "57", "58", "40001", "40P01", "25006")
 FORBIDDEN = ("42501", "28")
+UNMIGRATED = ("3F000", "42P01", "42703")  # no such schema, table, column
 CUT_OFF = (psycopg.OperationalError, psycopg.InterfaceError, OSError, TimeoutError)
 
 _SESSION = sql("session")
@@ -100,6 +101,8 @@ def classify(exc: BaseException, database_url: str | None = None) -> SpillwayErr
     elif state and state.startswith(FORBIDDEN):
         error = DatabasePermissionError(f"PostgreSQL{where} refuses: {reason}")
     else:
-        error = SpillwayError(f"PostgreSQL{where} failed ({state or 'no SQLSTATE'}): {reason}")
+        hint = "apply the schema: `spillway schema apply`" if state in UNMIGRATED else None
+        text = f"PostgreSQL{where} failed ({state or 'no SQLSTATE'}): {reason}"
+        error = SpillwayError(text, hint=hint)
     error.__cause__ = exc
     return error

@@ -364,3 +364,126 @@ LEFT JOIN unnest(
 ) AS k (lane_id, "group", seq) USING (lane_id, "group")
 WHERE e.lane_id = ANY (%(lane_ids)s::bigint[]) AND e.seq > coalesce(k.seq, 0)
 ORDER BY e.lane_id, e."group", e.seq
+
+-- name: prune
+-- Remove a chunk of the settled batches of a lane that are past retention, and note how far.
+WITH fence AS (
+    SELECT FROM spillway.shard WHERE shard_id = %(shard_id)s AND epoch = %(epoch)s FOR SHARE
+), gone AS (
+    DELETE FROM spillway.message_batch
+    WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s AND base_version IN (
+        SELECT base_version FROM spillway.message_batch
+        WHERE lane_id = %(lane_id)s AND base_version + count - 1 <= %(through)s
+            AND appended_at < to_timestamp(%(before_ms)s / 1000.0)
+        ORDER BY base_version LIMIT %(batches)s
+    )
+    RETURNING base_version + count - 1 AS last, count
+), total AS (
+    SELECT coalesce(sum(count), 0)::bigint AS messages, max(last) AS pruned_to FROM gone
+), noted AS (
+    UPDATE spillway.lane SET pruned_to = greatest(lane.pruned_to, total.pruned_to)
+    FROM total WHERE lane_id = %(lane_id)s AND total.messages > 0
+)
+SELECT messages, pruned_to FROM total
+
+-- name: lanes_deleted
+-- Lanes whose queue is deleted.
+SELECT l.lane_id FROM spillway.lane AS l JOIN spillway.queue AS q USING (queue_id)
+WHERE q.deleted_at IS NOT NULL LIMIT %(limit)s
+
+-- name: lane_empty
+-- Remove a chunk of the batches of a deleted lane.
+WITH gone AS (
+    DELETE FROM spillway.message_batch
+    WHERE lane_id = %(lane_id)s AND base_version IN (
+        SELECT base_version FROM spillway.message_batch WHERE lane_id = %(lane_id)s
+        ORDER BY base_version LIMIT %(batches)s
+    )
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+
+-- name: lane_bury
+-- Remove everything else of a deleted lane.
+WITH controls AS (
+    DELETE FROM spillway.control_event WHERE lane_id = %(lane_id)s
+), saved AS (
+    DELETE FROM spillway.checkpoint WHERE lane_id = %(lane_id)s
+), dead AS (
+    DELETE FROM spillway.dead_letter WHERE lane_id = %(lane_id)s
+)
+DELETE FROM spillway.lane WHERE lane_id = %(lane_id)s
+
+-- name: consumers_bury
+-- Remove the groups of deleted queues.
+DELETE FROM spillway.consumer USING spillway.queue AS q
+WHERE q.queue_id = consumer.queue_id AND q.deleted_at IS NOT NULL
+
+-- name: audit_now
+-- The moment of the snapshot, in ms.
+SELECT (extract(epoch FROM now()) * 1000)::bigint
+
+-- name: audit_lanes
+-- A page of the lanes of live queues, with the fence of their shard.
+SELECT
+    l.lane_id, q.org, q.name AS queue, l.partition, l.pruned_to, s.epoch, s.commit_seq,
+    ARRAY(SELECT c."group" FROM spillway.consumer AS c WHERE c.queue_id = l.queue_id) AS groups,
+    coalesce((
+        SELECT sum(octet_length(p.state)) FROM spillway.checkpoint AS p WHERE p.lane_id = l.lane_id
+    ), 0)::bigint AS checkpoint_bytes
+FROM spillway.lane AS l
+JOIN spillway.queue AS q USING (queue_id)
+LEFT JOIN spillway.shard AS s USING (shard_id)
+WHERE l.lane_id > %(after)s AND q.deleted_at IS NULL
+ORDER BY l.lane_id LIMIT %(limit)s
+
+-- name: audit_batches
+-- The shape of every batch of some lanes: its versions, and how long each column is.
+SELECT
+    lane_id, base_version, count,
+    cardinality(transaction_ids), cardinality(payloads), cardinality(keys),
+    CASE WHEN jsonb_typeof(headers) <> 'array' THEN -1 ELSE jsonb_array_length(headers) END,
+    cardinality(content_types), cardinality(deliver_at), cardinality(expires_at),
+    cardinality(trace_ids)
+FROM spillway.message_batch WHERE lane_id = ANY (%(lane_ids)s::bigint[])
+ORDER BY lane_id, base_version
+
+-- name: audit_deliveries
+-- The messages of some lanes whose time is still to come.
+SELECT b.lane_id, b.base_version + i - 1, (extract(epoch FROM b.deliver_at[i]) * 1000)::bigint
+FROM spillway.message_batch AS b CROSS JOIN LATERAL generate_subscripts(b.deliver_at, 1) AS i
+WHERE b.lane_id = ANY (%(lane_ids)s::bigint[]) AND (b.deliver_at IS NOT NULL OR b.expires_at IS NOT NULL)
+    AND b.deliver_at[i] > now()
+ORDER BY b.lane_id, b.base_version, i
+
+-- name: audit_duplicates
+-- Transaction ids that came again though the dedupe window must have known them. The window drops
+-- whole batches at its count, so only half of the count is certain.
+SELECT d.lane_id, count(*), min(d.version)
+FROM (
+    SELECT
+        b.lane_id, b.base_version + t.i - 1 AS version, b.appended_at,
+        lag(b.appended_at) OVER earlier AS appended_before,
+        lag(b.base_version + t.i - 1) OVER earlier AS version_before
+    FROM spillway.message_batch AS b
+    CROSS JOIN LATERAL unnest(b.transaction_ids) WITH ORDINALITY AS t (id, i)
+    WHERE b.lane_id = ANY (%(lane_ids)s::bigint[])
+    WINDOW earlier AS (PARTITION BY b.lane_id, t.id ORDER BY b.base_version + t.i)
+) AS d
+JOIN spillway.lane AS l USING (lane_id)
+JOIN spillway.queue AS q USING (queue_id)
+WHERE d.appended_at - d.appended_before < interval '1 ms'
+        * (coalesce((q.options ->> 'dedupe_window_ms')::bigint, 600000) - %(slack_ms)s::bigint)
+    AND d.version - d.version_before
+        <= coalesce((q.options ->> 'dedupe_count')::bigint, 100000) / 2
+GROUP BY d.lane_id ORDER BY d.lane_id
+
+-- name: audit_dead_letters
+-- The dead letters of some lanes.
+SELECT lane_id, "group", version FROM spillway.dead_letter
+WHERE lane_id = ANY (%(lane_ids)s::bigint[]) ORDER BY lane_id, "group", version
+
+-- name: audit_orphans
+-- Batches that no lane owns.
+SELECT count(*) FROM spillway.message_batch AS b
+WHERE NOT EXISTS (SELECT FROM spillway.lane AS l WHERE l.lane_id = b.lane_id)
