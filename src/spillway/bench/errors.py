@@ -7,7 +7,7 @@ class BenchError(SpillwayError):
     """The bench cannot go on."""
 
     code = "bench_failed"
-    hint = "the broker's own words are above; --url measures a broker that runs already"
+    hint = "the last lines of its log, if the broker was started here, are above"
 
 
 class WorkloadError(BenchError):

@@ -11,7 +11,7 @@ from spillway.bench.report import Report, median
 from spillway.bench.run import Run, Say
 from spillway.bench.scenarios import BY_NAME
 from spillway.bench.site import Site, own_site
-from spillway.bench.workload import Workload
+from spillway.bench.workload import BROKER_SETTINGS, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,11 @@ class Session:
         return median(reports)
 
     def _once(self, workload: Workload) -> Report:
-        with self._site() as site:
+        settings = {**BROKER_SETTINGS.get(workload.scenario, {}), **self.settings}
+        with self._site(settings) as site:
             run = Run(workload, site, self.say)
-            if self.settings:
-                run.facts["broker_settings"] = dict(self.settings)
+            if settings and self.url is None:
+                run.facts["broker_settings"] = settings
             try:
                 return BY_NAME[workload.scenario](run)
             finally:
@@ -46,10 +47,10 @@ class Session:
                     control.delete_queue(site.address, run.queue)
 
     @contextmanager
-    def _site(self) -> Iterator[Site]:
+    def _site(self, settings: Mapping[str, str]) -> Iterator[Site]:
         if self.url is not None:
             yield Site(control.Address.parse(self.url), self.database_url)
             return
         self.say("starting a broker with an embedded PostgreSQL")
-        with own_site(self.scratch, self.settings) as site:
+        with own_site(self.scratch, settings) as site:
             yield site

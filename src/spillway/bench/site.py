@@ -73,7 +73,7 @@ class OwnSite(Site):
         while not is_ready(self.address):
             self._check_alive()
             if time.monotonic() > deadline:
-                raise BenchError(f"the broker is not ready after {_START_S:.0f} s\n{self._tail()}")
+                raise BenchError(f"the broker is not ready after {_START_S:.0f} s")
             time.sleep(_POLL_S)
         self.database_url = (self._data / "database-url").read_text().strip()
 
@@ -107,10 +107,13 @@ class OwnSite(Site):
         assert self._process is not None
         if self._process.poll() is not None:
             code = self._process.returncode
-            raise BenchError(f"the broker ended with code {code}\n{self._tail()}")
+            raise BenchError(f"the broker ended with code {code}")
 
-    def _tail(self) -> str:
-        return self._log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+    def last_words(self) -> str:
+        """The end of the broker's log."""
+        with suppress(OSError):
+            return self._log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        return ""
 
     def _postmaster(self) -> int | None:
         for cluster in (self._data / "postgres", self._data):
@@ -142,6 +145,9 @@ def own_site(parent: Path | None, settings: Mapping[str, str]) -> Iterator[OwnSi
         site.spawn()
         site.wait_until_ready()
         yield site
+    except BenchError as error:
+        error.message += f"\n{site.last_words()}"
+        raise
     finally:
         site.stop()
         shutil.rmtree(scratch, ignore_errors=True)

@@ -64,6 +64,14 @@ DEFAULTS: dict[str, Workload] = {
     "memory": Workload(scenario="memory", batch=1000, connections=4, messages=1_000_000),
 }
 
+# What the broker of a scenario is told beyond its defaults.
+BROKER_SETTINGS: dict[str, dict[str, str]] = {
+    # A whole life in seconds instead of minutes; more checkpoints cost more, so nothing is hidden.
+    "wal": {"SPILLWAY_CHECKPOINT_INTERVAL_S": "2", "SPILLWAY_PRUNE_INTERVAL_S": "2"},
+    # No checkpoint shortens the log that must be read again.
+    "recovery": {"SPILLWAY_CHECKPOINT_INTERVAL_S": "3600"},
+}
+
 
 def workload(scenario: str, **given: Any) -> Workload:
     """The default workload of a scenario with what was given (not None) in its place."""
