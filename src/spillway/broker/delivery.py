@@ -95,7 +95,7 @@ class Delivery:
             if granted:
                 return LeaseReply(messages=await self._deliver(granted))
             left_s = deadline - time.monotonic()
-            if left_s <= 0:
+            if left_s <= 0 or self._dispatch.stopped:
                 return LeaseReply(messages=[], reason=reason)
             await line.wait(left_s)
             queue = await self._facts.queue(org, queue_name)

@@ -62,6 +62,7 @@ class Dispatch:
 
     def __init__(self) -> None:
         self._lines: dict[int, dict[str, Line]] = {}
+        self.stopped = False
 
     def line(self, queue: QueueFacts, group: str) -> Line:
         """The line of a (queue, group)."""
@@ -94,5 +95,6 @@ class Dispatch:
 
     def stop(self) -> None:
         """Nobody waits any longer."""
+        self.stopped = True
         for queue_id in list(self._lines):
             self.forget_queue(queue_id)

@@ -37,7 +37,6 @@ class LaneEntry:
     open_batch: RecordBatch | None = None
     alarm_ms: int | None = None
     used_ms: int = 0
-    busy: int = 0
     dead: bool = False
 
     def group(self, name: str) -> GroupEntry:
@@ -50,6 +49,12 @@ class LaneEntry:
     def trim(self) -> int:
         """Everything up to here is settled for every group; 0 where no group began."""
         return min((g.state.trim for g in self.groups.values() if g.state.exists), default=0)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it may leave memory: nothing open, nothing timed, nothing unsaved."""
+        saved = not any(g.unsaved_events or g.open_row for g in self.groups.values())
+        return saved and self.open_batch is None and self.alarm_ms is None
 
     def frontier(self) -> int:
         """Everything up to here was handed out to every group."""
@@ -64,16 +69,16 @@ async def load_lanes(
     async with database.connection() as conn:
         cursor = await conn.execute(QUERIES["lane_tails"].sql, {"lane_ids": lane_ids})
         tails = {row[0]: row for row in await cursor.fetchall()}
-        folded = await checkpoints.restore(conn, lane_ids)
+        loaded = await checkpoints.load(conn, lane_ids)
+        folded = await checkpoints.fold(conn, lane_ids, loaded)
         entries = {
             lane.lane_id: _entry(lane, tails[lane.lane_id], budgets)
             for lane in lanes
             if lane.lane_id in tails
         }
         for (lane_id, group), restored in folded.items():
-            entries[lane_id].groups[group] = GroupEntry(
-                restored.state, restored.seq, restored.folded
-            )
+            groups = entries[lane_id].groups
+            groups[group] = GroupEntry(restored.state, restored.seq, restored.events)
         for lane_id, entry in entries.items():
             for batch in await reader.read_timed_batches(conn, lane_id, entry.trim()):
                 note_times(entry.lane, batch, entry.trim())

@@ -31,6 +31,7 @@ from spillway.core.errors import (
 )
 from spillway.core.group import decide, evolve, is_due
 from spillway.core.state import GroupState, Moment, attempts_of, next_wake_ms
+from spillway.log.checkpoints import CheckpointItem, encode
 from spillway.log.connect import classify
 from spillway.log.database import Database
 from spillway.log.queries import QUERIES
@@ -213,6 +214,16 @@ class Shard:
         """Have the dedupe window of a lane at hand."""
         if entry.lane.dedupe is None:
             await load_dedupe(self._database, entry, self._clock.now_ms())
+
+    def snapshot(self, entry: LaneEntry, group: str) -> CheckpointItem:
+        """The state of a group, to be saved once the log has all of it.
+
+        What is decided from here on goes to a row of its own, behind the snapshot's seq.
+        """
+        target = entry.groups[group]
+        target.open_row = None
+        data = encode(target.state)
+        return CheckpointItem(entry.facts.lane_id, group, target.seq, target.state.trim, data)
 
     def evict(self, entry: LaneEntry) -> None:
         """Forget an idle lane; it comes back from its checkpoint."""

@@ -127,7 +127,7 @@ CREATE TABLE spillway.shard (
     owner text,
     owner_pid integer, -- the backend that the owner commits on,
     owner_since timestamptz, -- and when that backend started: no such backend, no such owner
-    lease_until timestamptz NOT NULL DEFAULT '-infinity'
+    lease_until timestamptz NOT NULL DEFAULT 'epoch'
 ) WITH (fillfactor = 10, autovacuum_vacuum_threshold = 1000);
 
 CREATE TABLE spillway.broker (

@@ -1,0 +1,54 @@
+"""Ownership: take shards that nobody holds, keep those that are held. PostgreSQL's clock judges."""
+
+import time
+
+import structlog
+
+from spillway.broker.duty import Duty
+from spillway.broker.shard import Shard
+from spillway.core.errors import SpillwayError
+from spillway.log.database import Database
+
+log = structlog.get_logger(__name__)
+
+
+class Ownership(Duty):
+    """Acquires and renews the leases on shards, and says that this broker lives."""
+
+    name = "ownership"
+
+    def __init__(
+        self, shards: list[Shard], database: Database, broker_id: str, address: str, lease_s: float
+    ) -> None:
+        super().__init__(interval_s=min(0.5, lease_s / 4))
+        self._shards = shards
+        self._database = database
+        self._broker_id = broker_id
+        self.address = address
+        self._lease_s = lease_s
+        self._kept_at: dict[int, float] = {}
+        self._seen_at = float("-inf")
+
+    async def run_once(self) -> int:
+        """Returns how many shards are held after the round."""
+        for shard in self._shards:
+            try:
+                await self._hold(shard)
+            except (SpillwayError, OSError) as exc:
+                log.info("shard_not_held", shard=shard.shard_id, error=str(exc))
+        if time.monotonic() - self._seen_at > 5.0:  # noqa: PLR2004 (brokers show for 15 s)
+            await self._database.rows(
+                "broker_seen", broker_id=self._broker_id, address=self.address
+            )
+            await self._database.rows("brokers_forget")
+            self._seen_at = time.monotonic()
+        return sum(shard.owned for shard in self._shards)
+
+    async def _hold(self, shard: Shard) -> None:
+        now = time.monotonic()
+        if not shard.owned:
+            if await shard.acquire():
+                self._kept_at[shard.shard_id] = now
+        elif now - self._kept_at.get(shard.shard_id, 0.0) > self._lease_s / 3:
+            await shard.renew()
+            self._kept_at[shard.shard_id] = now

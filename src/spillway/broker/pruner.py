@@ -1,0 +1,89 @@
+"""The pruner: messages that every group has settled go when their queue's retention is over.
+
+Each lane is pruned by itself, so a slow queue holds back no space but its own.
+"""
+
+import structlog
+
+from spillway.broker.clock import Clock
+from spillway.broker.duty import Duty
+from spillway.broker.lanes import LaneEntry
+from spillway.broker.shard import Shard
+from spillway.log.database import Database
+
+log = structlog.get_logger(__name__)
+
+BATCHES_A_ROUND = 5_000
+LANES_A_ROUND = 500
+
+
+class Pruner(Duty):
+    """Removes what nobody needs any more."""
+
+    name = "pruner"
+
+    def __init__(
+        self,
+        shards: list[Shard],
+        database: Database,
+        clock: Clock,
+        interval_s: float,
+    ) -> None:
+        super().__init__(interval_s)
+        self._shards = shards
+        self._database = database
+        self._clock = clock
+        self.pruned_messages = 0
+
+    async def run_once(self) -> int:
+        """Returns how many messages were removed."""
+        before = self.pruned_messages
+        for shard in self._shards:
+            if shard.owned:
+                await self._prune_shard(shard)
+        await self._bury_deleted()
+        return self.pruned_messages - before
+
+    async def _prune_shard(self, shard: Shard) -> None:
+        settled = [
+            (entry, entry.trim())
+            for entry in list(shard.entries.values())
+            if entry.trim() > entry.lane.pruned_to
+        ]
+        if settled:
+            # What is decided but not committed may still be thrown away: prune behind the log.
+            await shard.flush()
+        for entry, through in settled:
+            if not entry.dead:
+                await self._prune(shard, entry, through)
+
+    async def _prune(self, shard: Shard, entry: LaneEntry, through: int) -> None:
+        """A chunk at a time, until the lane has nothing more to give."""
+        before_ms = self._clock.now_ms() - entry.facts.queue.options.retention_ms
+        while through > entry.lane.pruned_to:
+            row = await self._database.row(
+                "prune",
+                shard_id=shard.shard_id,
+                epoch=shard.epoch,
+                lane_id=entry.facts.lane_id,
+                through=through,
+                before_ms=before_ms,
+                batches=BATCHES_A_ROUND,
+            )
+            if row is None or not row[0]:
+                return
+            self.pruned_messages += row[0]
+            entry.lane.pruned_to = max(entry.lane.pruned_to, row[1])
+            entry.lane.schedule.forget(entry.lane.pruned_to)
+
+    async def _bury_deleted(self) -> None:
+        """Remove the rows of deleted queues, a chunk at a time."""
+        for (lane_id,) in await self._database.rows("lanes_deleted", limit=LANES_A_ROUND):
+            while await self._empty(lane_id):
+                pass
+            await self._database.rows("lane_bury", lane_id=lane_id)
+        await self._database.rows("consumers_bury")
+
+    async def _empty(self, lane_id: int) -> bool:
+        row = await self._database.row("lane_empty", lane_id=lane_id, batches=BATCHES_A_ROUND)
+        return row is not None and row[0] > 0

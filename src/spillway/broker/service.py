@@ -1,0 +1,195 @@
+"""The broker: everything that the skins may ask, and the duties behind it.
+
+`Broker` owns no rule of its own; it puts the parts together and starts and stops them.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+
+from spillway.broker.bodies import Bodies
+from spillway.broker.checkpointer import Checkpointer
+from spillway.broker.clock import Clock
+from spillway.broker.delivery import Delivery
+from spillway.broker.dispatch import Dispatch
+from spillway.broker.duty import Duty
+from spillway.broker.facts import Facts
+from spillway.broker.intake import Intake, ItemLimits
+from spillway.broker.lanes import LaneEntry
+from spillway.broker.ownership import Ownership
+from spillway.broker.pruner import Pruner
+from spillway.broker.shard import Shard, ShardConfig
+from spillway.broker.sweeper import Sweeper
+from spillway.core.errors import ShuttingDownError, SpillwayError
+from spillway.log.database import Database
+from spillway.warm.memory import Budget
+from spillway.wire import (
+    LeaseReply,
+    LeaseRequest,
+    PushItem,
+    PushResult,
+    SettleReply,
+    SettleRequest,
+)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """What a broker is told at its start."""
+
+    broker_id: str
+    address: str = ""
+    shard: ShardConfig = field(default_factory=ShardConfig)
+    items: ItemLimits = field(default_factory=ItemLimits)
+    auto_create_queues: bool = True
+    queues_per_org_max: int = 10_000
+    checkpoint_interval_s: float = 60.0
+    checkpoint_events_min: int = 64
+    prune_interval_s: float = 60.0
+    lane_idle_s: float = 300.0
+    drain_timeout_s: float = 10.0
+
+
+class Broker:
+    """One broker process."""
+
+    def __init__(self, database: Database, config: BrokerConfig, num_shards: int) -> None:
+        self.config = config
+        self.database = database
+        self.clock = Clock()
+        self.started_at = time.monotonic()
+        self.budgets: dict[int, Budget] = {}
+        self.shards = [
+            Shard(i, config.broker_id, database, self.clock, config.shard, self.budgets)
+            for i in range(num_shards)
+        ]
+        self.facts = Facts(database, num_shards, config.queues_per_org_max)
+        self.dispatch = Dispatch()
+        self.intake = Intake(
+            self.facts,
+            self.shards,
+            config.items,
+            auto_create=config.auto_create_queues,
+            now_ms=self.clock.now_ms,
+        )
+        self.delivery = Delivery(self.facts, self.shards, self.dispatch, Bodies(database))
+        self.sweeper = Sweeper(self.shards, self.clock)
+        self.checkpointer = Checkpointer(
+            self.shards,
+            database,
+            self.clock,
+            interval_s=config.checkpoint_interval_s,
+            events_min=config.checkpoint_events_min,
+            lane_idle_s=config.lane_idle_s,
+        )
+        self.pruner = Pruner(self.shards, database, self.clock, config.prune_interval_s)
+        self.ownership = Ownership(
+            self.shards, database, config.broker_id, config.address, config.shard.lease_s
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._requests = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._stopping = False
+        for shard in self.shards:
+            shard.on_ready = self._announce
+            shard.on_acquired = self._wake_lanes
+
+    # ------------------------------------------------------------ life
+
+    @property
+    def duties(self) -> list[Duty]:
+        """The background duties."""
+        return [self.ownership, self.sweeper, self.checkpointer, self.pruner]
+
+    async def start(self) -> None:
+        """Take the shards that are free and begin the duties."""
+        await self.ownership.run_once()
+        await self.facts.load_all()
+        for shard in self.shards:
+            self._spawn(shard.run(), f"shard-{shard.shard_id}")
+        for duty in self.duties:
+            self._spawn(duty.run(), duty.name)
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.append(task)
+        task.add_done_callback(partial(_report, name))
+
+    def drain(self) -> None:
+        """Refuse new work and let those who wait for messages go."""
+        self._stopping = True
+        self.dispatch.stop()
+
+    async def stop(self) -> None:
+        """Finish what is under way, save, let the shards go."""
+        self.drain()
+        try:
+            async with asyncio.timeout(self.config.drain_timeout_s):
+                await self._idle.wait()
+                await self._save_all()
+        except (TimeoutError, SpillwayError) as exc:
+            log.warning("drain_incomplete", requests=self._requests, error=repr(exc))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _save_all(self) -> None:
+        for shard in self.shards:
+            if shard.owned:
+                await self.checkpointer.save(shard, 1)
+                await shard.release()
+
+    def _announce(self, entry: LaneEntry) -> None:
+        self.dispatch.announce(entry.facts)
+
+    def _wake_lanes(self, shard_id: int) -> None:
+        """Leases and retries of a shard that was just taken must end without anybody asking."""
+
+    # ------------------------------------------------------------ messages
+
+    def _enter(self) -> None:
+        if self._stopping:
+            raise ShuttingDownError
+        self._requests += 1
+        self._idle.clear()
+
+    def _leave(self) -> None:
+        self._requests -= 1
+        if not self._requests:
+            self._idle.set()
+
+    async def push(self, org: str, items: list[PushItem], *, qos: int = 1) -> list[PushResult]:
+        """Store messages; one result an item, in order."""
+        self._enter()
+        try:
+            return await self.intake.push(org, items)
+        finally:
+            self._leave()
+
+    async def lease(self, org: str, queue: str, request: LeaseRequest) -> LeaseReply:
+        """Hand out messages."""
+        self._enter()
+        try:
+            return await self.delivery.lease(org, queue, request)
+        finally:
+            self._leave()
+
+    async def settle(self, org: str, request: SettleRequest) -> SettleReply:
+        """Take settlements, and hand out more where asked."""
+        self._enter()
+        try:
+            return await self.delivery.settle(org, request)
+        finally:
+            self._leave()
+
+
+def _report(name: str, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("duty_died", duty=name, exc_info=task.exception())

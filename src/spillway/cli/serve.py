@@ -1,0 +1,115 @@
+"""`spillway serve`: run a broker."""
+
+import asyncio
+import gc
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spillway.cli.outcome import say
+
+if TYPE_CHECKING:
+    from spillway.settings import Settings
+
+COLLECT_EVERY = 50_000
+"""Allocations between two looks of the garbage collector: messages are no cycles, looking costs."""
+
+
+def serve(
+    *,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the embedded PostgreSQL. [env: SPILLWAY_DATA]")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on. [env: SPILLWAY_HOST]")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port; 0 takes a free one. [env: SPILLWAY_PORT]")
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(help="PostgreSQL 14 or newer to use. [env: SPILLWAY_DATABASE_URL]"),
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning, error. [env: SPILLWAY_LOG_LEVEL]")
+    ] = None,
+) -> None:
+    """Run a broker: with no option at all, on an embedded PostgreSQL in ./spillway-data.
+
+    The first SIGTERM or Ctrl-C drains: no new requests, those under way finish. The second stops.
+    """
+    import uvloop  # noqa: PLC0415 (`spillway --help` stays fast)
+
+    from spillway.settings import load  # noqa: PLC0415
+    from spillway.telemetry import set_up_logs  # noqa: PLC0415
+
+    settings = load(data=data, host=host, port=port, database_url=database_url, log_level=log_level)
+    set_up_logs(settings.log_level)
+    gc.set_threshold(COLLECT_EVERY, 20, 50)
+    try:
+        uvloop.run(_serve(settings))
+    except asyncio.CancelledError:
+        say("stopped without draining; nothing that was answered is lost")
+
+
+async def _serve(settings: "Settings") -> None:
+    from spillway import wiring  # noqa: PLC0415
+    from spillway.api.limits import Limits  # noqa: PLC0415
+    from spillway.api.server import make_app  # noqa: PLC0415
+    from spillway.api.server import serve as serve_http  # noqa: PLC0415
+
+    stop = asyncio.Event()
+    _on_signals(stop)
+    async with wiring.database(settings) as url:
+        broker = await wiring.make_broker(url, settings)
+        limits = Limits(settings.request_bytes_max, settings.items_max, settings.require_api_key)
+
+        def listening(port: int) -> None:
+            broker.ownership.address = f"http://{settings.host}:{port}"
+            say(f"listening on http://{settings.host}:{port}")
+            if settings.host not in {"127.0.0.1", "localhost", "::1"}:
+                say(
+                    "warning: listening beyond this machine"
+                    + ("" if settings.require_api_key else " without API keys")
+                )
+
+        try:
+            await broker.start()
+            stopping = asyncio.get_running_loop().create_task(_stop_waits(stop, broker.drain))
+            await serve_http(
+                make_app(broker, limits),
+                settings.host,
+                settings.port,
+                stop=stop,
+                on_listening=listening,
+                grace_s=int(settings.drain_timeout_s),
+            )
+            stopping.cancel()
+        finally:
+            await broker.stop()
+            await broker.database.close()
+
+
+async def _stop_waits(stop: asyncio.Event, drain: Callable[[], None]) -> None:
+    await stop.wait()
+    drain()
+
+
+def _on_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            say("stopping now")
+            if task is not None:
+                task.cancel()
+            return
+        say("draining: requests under way finish; once more to stop at once")
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)

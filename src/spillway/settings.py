@@ -1,0 +1,92 @@
+"""The only reader of the environment: every setting, its default, its limits, its meaning."""
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from spillway.core.errors import SettingsError
+
+MIB = 1024 * 1024
+
+
+class Settings(BaseSettings):
+    """What a broker is told: by flags, else by SPILLWAY_… variables, else these defaults."""
+
+    model_config = SettingsConfigDict(env_prefix="SPILLWAY_", extra="ignore", frozen=True)
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(6632, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    data: Path = Field(Path("spillway-data"), description="Folder of the embedded PostgreSQL.")
+    database_url: SecretStr | None = Field(
+        None, description="PostgreSQL to use (14 or newer); without it an embedded one is started."
+    )
+    num_shards: int = Field(
+        4, ge=1, le=1024, description="Shards of a new cluster; fixed when the cluster is made."
+    )
+    shard_lease_s: float = Field(
+        10.0, gt=0, le=300, description="How long a shard stays with a broker that falls silent."
+    )
+    commit_timeout_s: float = Field(
+        10.0, gt=0, le=300, description="A commit that takes longer is taken as failed."
+    )
+    auto_create_queues: bool = Field(
+        True, description="Whether a push to an unknown queue makes it."
+    )
+    queues_per_org_max: int = Field(
+        10_000, ge=1, description="How many queues an org may have (over the whole cluster)."
+    )
+    require_api_key: bool = Field(False, description="Refuse requests without an API key.")
+    message_bytes_max: int = Field(MIB, ge=1, le=64 * MIB, description="Largest payload.")
+    request_bytes_max: int = Field(
+        16 * MIB, ge=1024, le=256 * MIB, description="Largest request body."
+    )
+    items_max: int = Field(10_000, ge=1, le=100_000, description="Most items in one request.")
+    key_bytes_max: int = Field(1024, ge=1, le=8192, description="Longest ordering key.")
+    headers_bytes_max: int = Field(
+        16 * 1024, ge=0, le=MIB, description="Largest headers of a message."
+    )
+    transaction_id_bytes_max: int = Field(
+        256, ge=16, le=1024, description="Longest transaction id."
+    )
+    draft_messages_max: int = Field(
+        200_000, ge=1000, description="Messages that may wait for a commit before 503 overloaded."
+    )
+    draft_bytes_max: int = Field(
+        128 * MIB, ge=MIB, description="Bytes that may wait for a commit before 503 overloaded."
+    )
+    checkpoint_interval_s: float = Field(
+        60.0, gt=0, le=3600, description="How often moved control logs are checkpointed."
+    )
+    checkpoint_events_min: int = Field(
+        64, ge=1, description="Fewer new events than this are not worth a checkpoint."
+    )
+    prune_interval_s: float = Field(
+        60.0, gt=0, le=3600, description="How often settled messages past retention are removed."
+    )
+    lane_idle_s: float = Field(
+        300.0, gt=0, description="A lane nobody uses for this long leaves memory."
+    )
+    drain_timeout_s: float = Field(
+        10.0, gt=0, le=300, description="How long a stop waits for requests under way."
+    )
+    log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="Log level.")
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> "Settings":
+        if self.message_bytes_max > self.request_bytes_max:
+            raise ValueError(
+                "message_bytes_max must not exceed request_bytes_max: "
+                f"{self.message_bytes_max} > {self.request_bytes_max}"
+            )
+        return self
+
+
+def load(**given: object) -> Settings:
+    """Settings from flags (None means: not given) and the environment."""
+    try:
+        return Settings(**{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "settings"
+        raise SettingsError(f"{where}: {first['msg']} (given: {first.get('input')!r})") from exc
