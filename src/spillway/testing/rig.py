@@ -24,6 +24,7 @@ class Rig:
 
     def __init__(self, messages: int = 0, *, exists: bool = True, **policy: Any) -> None:
         self.now_ms = START_MS
+        self.jitter = 0.5
         self.policy = Policy(**policy)
         self.lane = Lane()
         self.state = GroupState()
@@ -35,7 +36,7 @@ class Rig:
     @property
     def moment(self) -> Moment:
         """What a decision may look at now."""
-        return Moment(self.now_ms, self.policy, self.lane)
+        return Moment(self.now_ms, self.policy, self.lane, self.jitter)
 
     def push(
         self, messages: int = 1, *, delay_ms: int | None = None, ttl_ms: int | None = None
