@@ -1,6 +1,6 @@
 """`spillway audit`: the conservation law, checked from the log itself."""
 
-from importlib import import_module
+import asyncio
 from typing import TYPE_CHECKING
 
 import typer
@@ -36,10 +36,13 @@ def _run(session: Session, data: "Data", database_url: "DatabaseUrl") -> "AuditR
     if data is None and database_url is None:
         with session.client() as client:
             return client.audit()
-    run = import_module("spillway.log.audit").run
+    import msgspec  # noqa: PLC0415
+
+    from spillway.log.audit import run  # noqa: PLC0415
+    from spillway.wire import AuditReply  # noqa: PLC0415
+
     with database(data, database_url) as url:
-        reply: AuditReply = run(url)
-        return reply
+        return msgspec.convert(asyncio.run(run(url)), AuditReply, from_attributes=True)
 
 
 def _print(reply: "AuditReply") -> None:

@@ -34,5 +34,9 @@ def database(data: Path | None, database_url: str | None) -> Iterator[str]:
         raise typer.BadParameter(f"{data} holds no embedded PostgreSQL")
     from spillway.log.embedded import EmbeddedPostgres  # noqa: PLC0415
 
-    with EmbeddedPostgres(data) as postgres:
+    postgres = EmbeddedPostgres(data)
+    if postgres.is_running():  # a broker's: left as it is
+        yield postgres.url
+        return
+    with postgres:
         yield postgres.url

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from spillway.cli.outcome import DEPENDENCY_DOWN, FAILED, say
+from spillway.cli.outcome import DEPENDENCY_DOWN, FAILED, exit_code, say
 from spillway.cli.output import duration, print_json, shown
 from spillway.cli.queue import every_queue
 from spillway.cli.session import Session, with_session
@@ -35,6 +35,7 @@ class Finding:
     check: str
     text: str
     free: str | None = None
+    exit_code: int = FAILED
 
 
 @with_session
@@ -48,7 +49,7 @@ def doctor(
     """Check the broker, its database, shards, queues and disk; name the command for each trouble.
 
     Exit code 0 if nothing fails (warnings are no failure), 1 if something does, 3 if the broker
-    cannot be reached. With --json: one JSON document.
+    or its database is down. With --json: one JSON document.
     """
     with session.client() as client:
         findings = list(examine(client, data))
@@ -60,7 +61,7 @@ def doctor(
     failed = [finding for finding in findings if finding.level == "FAIL"]
     say(_verdict(findings))
     if failed:
-        raise typer.Exit(DEPENDENCY_DOWN if failed[0].check == "broker" else FAILED)
+        raise typer.Exit(max(finding.exit_code for finding in failed))
 
 
 def _print(finding: Finding) -> None:
@@ -81,7 +82,7 @@ def examine(client: "Client", data: Path | None) -> Iterator[Finding]:
     try:
         yield from _broker(client)
     except SpillwayError as error:
-        yield Finding("FAIL", "broker", f"{error.message} [{error.code}]", error.hint)
+        yield _unanswered("broker", error)
     else:
         yield from _guarded("shards", lambda: _shards(client))
         yield from _guarded("queues", lambda: _queues(client))
@@ -93,7 +94,12 @@ def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Find
     try:
         yield from look()
     except SpillwayError as error:
-        yield Finding("FAIL", check, f"{error.message} [{error.code}]", error.hint)
+        yield _unanswered(check, error)
+
+
+def _unanswered(check: str, error: SpillwayError) -> Finding:
+    text = f"{error.message} [{error.code}]"
+    return Finding("FAIL", check, text, error.hint, exit_code(error))
 
 
 def _broker(client: "Client") -> Iterator[Finding]:
@@ -106,7 +112,7 @@ def _broker(client: "Client") -> Iterator[Finding]:
     else:
         text = "disconnected: pushes are buffered, leases wait"
         free = "start PostgreSQL again; the broker finds it by itself"
-        yield Finding("FAIL", "database", text, free)
+        yield Finding("FAIL", "database", text, free, DEPENDENCY_DOWN)
     if health.status != "ok" and health.database == "connected":
         yield Finding("WARN", "health", "degraded", f"curl {url}/health")
 

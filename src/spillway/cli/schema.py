@@ -1,7 +1,7 @@
 """`spillway schema`: the tables that Spillway keeps in PostgreSQL."""
 
+import asyncio
 import sys
-from importlib import import_module
 
 import typer
 
@@ -14,13 +14,16 @@ app = typer.Typer(help="The tables in PostgreSQL: apply, print.", no_args_is_hel
 @app.command("apply")
 def apply(data: Data = None, database_url: DatabaseUrl = None) -> None:
     """Make or migrate the tables; does nothing when they are up to date."""
-    migrate = import_module("spillway.log.schema").migrate
+    from spillway.log.migrations import migrate  # noqa: PLC0415
+
     with database(data, database_url) as url:
-        migrate(url)
-    say("the schema is up to date")
+        applied = asyncio.run(migrate(url))
+    say(f"applied: {', '.join(applied)}" if applied else "the schema is up to date")
 
 
 @app.command("print")
 def print_schema() -> None:
     """Print the SQL of all migrations, without connecting."""
-    sys.stdout.write(import_module("spillway.log.schema").sql())
+    from spillway.log.migrations import sql  # noqa: PLC0415
+
+    sys.stdout.write(sql())

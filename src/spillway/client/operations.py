@@ -48,6 +48,7 @@ _dead = json_reply(DeadReply)
 _blocked = json_reply(BlockedReply)
 _verb = json_reply(VerbReply)
 _health = json_reply(HealthReply)
+_live = json_reply(dict[str, str])
 _topology = json_reply(TopologyReply)
 _facts = json_reply(dict[str, Any])
 _audit = json_reply(AuditReply)
@@ -296,6 +297,16 @@ def resume(
 def health() -> Request[HealthReply]:
     """How the broker is; a degraded one answers all the same."""
     return get("/health", _health)
+
+
+def live() -> Request[dict[str, str]]:
+    """Answers as soon as the process does."""
+    return get("/health/live", _live)
+
+
+def ready() -> Request[HealthReply]:
+    """How the broker is, once it serves."""
+    return Request("GET", "/health/ready", _health, safe=True, expects=frozenset({503}))
 
 
 def topology() -> Request[TopologyReply]:

@@ -135,6 +135,8 @@ class Client(Door):
     resume = _call(operations.resume)
 
     health = _call(operations.health)
+    live = _call(operations.live)
+    ready = _call(operations.ready)
     topology = _call(operations.topology)
     metrics = _call(operations.metrics)
     metrics_text = _call(operations.metrics_text)
