@@ -9,7 +9,7 @@ from spillway.log.connect import connect
 
 DAMAGES = {
     "bit flip": "UPDATE spillway.checkpoint SET state = set_bit(state, 77, 1 - get_bit(state, 77))",
-    "truncated": "UPDATE spillway.checkpoint SET state = substring(state FOR octet_length(state) - 1)",
+    "truncated": "UPDATE spillway.checkpoint SET state = substring(state, 1, length(state) - 1)",
     "empty": "UPDATE spillway.checkpoint SET state = ''",
     "missing part": "UPDATE spillway.checkpoint SET parts = 2",
     "misplaced part": "UPDATE spillway.checkpoint SET part = 1",

@@ -36,6 +36,6 @@ def encode(rows: Iterable[Row]) -> bytes:
 def decode(data: bytes) -> list[Row]:
     """The events behind a stored form, whatever release wrote them."""
     body = memoryview(data)[:-CRC_BYTES]
-    if crc32(body) != int.from_bytes(data[-CRC_BYTES:]):
+    if not body or crc32(body) != int.from_bytes(data[-CRC_BYTES:]):
         raise EventsDamagedError(f"crc32 of {len(data)} bytes of events differs")
     return [(row[0], from_record(tuple(row[1:]))) for row in _decoder.decode(body)]

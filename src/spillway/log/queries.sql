@@ -296,8 +296,11 @@ SELECT
 SELECT pg_advisory_xact_lock(%(key)s)
 
 -- name: migrations_exist
--- Whether any migration was ever applied.
-SELECT to_regclass('spillway.migration') IS NOT NULL
+-- Whether any migration was ever applied. Asks the catalog's rows: to_regclass would answer from
+-- a cache that does not see what was committed while we waited for the lock.
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_tables WHERE schemaname = 'spillway' AND tablename = 'migration'
+)
 
 -- name: migrations
 -- What was applied.
@@ -487,3 +490,88 @@ WHERE lane_id = ANY (%(lane_ids)s::bigint[]) ORDER BY lane_id, "group", version
 -- Batches that no lane owns.
 SELECT count(*) FROM spillway.message_batch AS b
 WHERE NOT EXISTS (SELECT FROM spillway.lane AS l WHERE l.lane_id = b.lane_id)
+
+-- name: dead_count
+-- How many dead letters a filter means; a null does not filter.
+SELECT count(*)
+FROM spillway.dead_letter AS d JOIN spillway.lane AS l USING (lane_id)
+WHERE d.queue_id = %(queue_id)s
+    AND (%(group)s::text IS NULL OR d."group" = %(group)s)
+    AND (%(partition)s::text IS NULL OR l.partition = %(partition)s)
+    AND (%(key)s::text IS NULL OR d.key = %(key)s)
+    AND (%(error)s::text IS NULL OR strpos(d.error, %(error)s) > 0)
+    AND (%(before)s::timestamptz IS NULL OR d.dead_at < %(before)s)
+    AND (%(ids)s::bigint[] IS NULL OR d.dead_id = ANY (%(ids)s))
+    AND (%(partitions)s::text[] IS NULL OR (l.partition, d.version) IN (
+        SELECT * FROM unnest(%(partitions)s::text[], %(versions)s::bigint[])
+    ))
+
+-- name: dead_select
+-- The dead letters that a filter means, oldest first, without their bodies.
+SELECT d.dead_id, d.lane_id, d."group", d.version, octet_length(d.payload)
+FROM spillway.dead_letter AS d JOIN spillway.lane AS l USING (lane_id)
+WHERE d.queue_id = %(queue_id)s
+    AND (%(group)s::text IS NULL OR d."group" = %(group)s)
+    AND (%(partition)s::text IS NULL OR l.partition = %(partition)s)
+    AND (%(key)s::text IS NULL OR d.key = %(key)s)
+    AND (%(error)s::text IS NULL OR strpos(d.error, %(error)s) > 0)
+    AND (%(before)s::timestamptz IS NULL OR d.dead_at < %(before)s)
+    AND (%(ids)s::bigint[] IS NULL OR d.dead_id = ANY (%(ids)s))
+    AND (%(partitions)s::text[] IS NULL OR (l.partition, d.version) IN (
+        SELECT * FROM unnest(%(partitions)s::text[], %(versions)s::bigint[])
+    ))
+    AND d.dead_id > %(after)s
+ORDER BY d.dead_id LIMIT %(limit)s
+
+-- name: dead_bodies
+-- Some dead letters with their bodies.
+SELECT dead_id, lane_id, "group", version, octet_length(payload), transaction_id, key, headers,
+    payload, content_type, trace_id, cause
+FROM spillway.dead_letter WHERE dead_id = ANY (%(ids)s::bigint[]) ORDER BY dead_id
+
+-- name: dead_page
+-- A page of dead letters, oldest first, up to a size.
+SELECT p.dead_id, p."group", p.partition, p.version, p.key, p.payload, p.content_type, p.headers,
+    p.transaction_id, p.attempts, p.error, p.cause,
+    (extract(epoch FROM p.enqueued_at) * 1000)::bigint, (extract(epoch FROM p.dead_at) * 1000)::bigint
+FROM (
+    SELECT d.*, l.partition,
+        sum(octet_length(d.payload)) OVER (ORDER BY d.dead_id) - octet_length(d.payload) AS before
+    FROM spillway.dead_letter AS d JOIN spillway.lane AS l USING (lane_id)
+    WHERE d.dead_id = ANY (%(ids)s::bigint[])
+) AS p
+WHERE p.before < %(bytes)s ORDER BY p.dead_id
+
+-- name: dead_of_group
+-- How many dead letters a group still has on a queue.
+SELECT count(*) FROM spillway.dead_letter WHERE queue_id = %(queue_id)s AND "group" = %(group)s
+
+-- name: versions_at
+-- For some lanes, the last version that was appended before a moment.
+SELECT l.lane_id, greatest(l.pruned_to, coalesce((
+    SELECT b.base_version + b.count - 1 FROM spillway.message_batch AS b
+    WHERE b.lane_id = l.lane_id AND b.appended_at < %(at)s
+    ORDER BY b.base_version DESC LIMIT 1
+), 0)) FROM spillway.lane AS l WHERE l.lane_id = ANY (%(lane_ids)s::bigint[])
+
+-- name: appended_at
+-- When some versions were appended, in ms.
+SELECT k.lane_id, k.version, (
+    SELECT (extract(epoch FROM b.appended_at) * 1000)::bigint FROM spillway.message_batch AS b
+    WHERE b.lane_id = k.lane_id AND b.base_version <= k.version
+    ORDER BY b.base_version DESC LIMIT 1
+)
+FROM unnest(%(lane_ids)s::bigint[], %(versions)s::bigint[]) AS k (lane_id, version)
+
+-- name: story_rows
+-- A page of the control log of a lane since a moment, group by group.
+SELECT "group", seq, events FROM spillway.control_event
+WHERE lane_id = %(lane_id)s AND ("group", seq) > (%(after_group)s, %(after_seq)s)
+    AND at >= to_timestamp(%(since_ms)s / 1000.0)
+ORDER BY "group", seq LIMIT %(limit)s
+
+-- name: topology_shards
+-- Who writes what; a lease that never was is null.
+SELECT shard_id, epoch, commit_seq, owner,
+    (extract(epoch FROM nullif(lease_until, '-infinity')) * 1000)::bigint
+FROM spillway.shard ORDER BY shard_id
