@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from spillway.cli import session as cli_session
 from spillway.cli.main import app
-from spillway.client.errors import BrokerUnreachableError
 from spillway.client.scripted import Script, refusal, reply
 from spillway.client.sync_client import Client
 
@@ -21,14 +20,6 @@ QUEUE = {
     "queue": "orders", "org": "default", "created_at": "2026-01-01T00:00:00Z", "paused": False,
     "options": {}, "lanes": 1, "tail": 10, "groups": [GROUP],
 }  # fmt: skip
-HEALTH = {
-    "status": "ok", "database": "connected", "version": "1", "uptime_s": 5.0, "shards_owned": 4,
-    "shards_total": 4,
-}  # fmt: skip
-SHARD = {
-    "shard": 0, "epoch": 1, "owner": "a", "owned_here": True, "lease_until": None, "commit_seq": 1,
-}  # fmt: skip
-TOPOLOGY = {"num_shards": 1, "shards": [SHARD], "brokers": []}
 LETTER = {
     "id": 5, "group": "default", "partition": "Default", "version": 3, "key": None,
     "payload": {"n": 1}, "headers": None, "transaction_id": "t", "attempts": 5, "error": "boom",
@@ -40,10 +31,6 @@ MESSAGE = {
     "enqueued_at": "2026-01-01T00:00:00Z", "priority": 2,
 }  # fmt: skip
 VERB = {"verb": "redrive", "affected": 2}
-AUDIT = {
-    "balanced": True, "lanes": 1, "groups": 1, "messages": 10, "totals": {"settled": 10},
-    "differences": [],
-}  # fmt: skip
 
 
 def browsed(version, partition="Default", tid=None):
@@ -378,88 +365,3 @@ def test_not_found_is_4(run):
     result = run("queue show nothing", refusal("queue_not_found", 404, "there is no queue nothing"))
     assert result.exit_code == 4
     assert "error[queue_not_found]: there is no queue nothing" in result.stderr
-
-
-# ---------------------------------------------------------------- broker and checks
-
-
-def test_doctor_of_a_well_broker(run):
-    """Nothing wrong: every line OK, exit code 0."""
-    result = run("doctor", reply(HEALTH), reply(TOPOLOGY), reply({"queues": [QUEUE]}))
-    assert result.exit_code == 0
-    assert {line.split()[0] for line in result.stdout.splitlines()} == {"OK"}
-
-
-def test_doctor_names_the_command_for_each_trouble(run):
-    """Blocked, dead, paused and old messages each come with what frees them."""
-    sick = {**GROUP, "blocked": 1, "parked": 2, "oldest_ready_at": "2026-01-01T00:00:00Z"}
-    paused = {**GROUP, "group": "g", "paused": True}
-    queue = {**QUEUE, "groups": [sick, paused]}
-    orphan = {"num_shards": 1, "shards": [{**SHARD, "owner": None}], "brokers": []}
-    result = run("doctor", reply(HEALTH), reply(orphan), reply({"queues": [queue]}))
-    assert result.exit_code == 1
-    for command in (
-        "spillway blocked unblock orders -g default --all",
-        "spillway dead redrive orders -g default --all",
-        "spillway queue resume orders -g g",
-        "spillway queue purge orders -g default --all",
-        "spillway serve",
-    ):
-        assert command in result.stdout
-
-
-def test_doctor_of_a_dead_database(run):
-    """A database that is away is a dependency that is down."""
-    away = {**HEALTH, "status": "degraded", "database": "disconnected"}
-    unavailable = refusal("database_unavailable", 503)
-    result = run("doctor", reply(away), reply(TOPOLOGY), unavailable)
-    assert result.exit_code == 3
-    assert "pushes are buffered" in result.stdout
-
-
-def test_doctor_without_a_broker(run):
-    """No broker: one FAIL line, exit code 3, JSON all the same."""
-    result = run("doctor --json", BrokerUnreachableError("no connection"))
-    assert result.exit_code == 3
-    assert json.loads(result.stdout)[0]["level"] == "FAIL"
-
-
-def test_top_once_makes_rates_of_two_looks(run):
-    """One frame: counts of the second look, rates of the difference."""
-    later = {**QUEUE, "tail": 110, "groups": [{**GROUP, "settled": 57}]}
-    answers = [reply({"queues": [QUEUE]}), reply({"queues": [later]})]
-    line = json.loads(run("top --once --json -i 0.1", *answers).stdout)
-    assert (line["queue"], line["ready"]) == ("orders", 3)
-    assert 0 < line["out_per_s"] < line["in_per_s"] <= 1000
-    assert "orders" in run("top --once -i 0.1", *answers).stdout
-
-
-def test_audit_of_a_broker(run):
-    """A balanced audit ends with 0; JSON is one document."""
-    result = run("audit", reply(AUDIT))
-    assert (result.exit_code, result.sent[0].call) == (0, "GET /v1/audit")
-    assert json.loads(run("audit --json", reply(AUDIT)).stdout)["balanced"] is True
-
-
-def test_audit_that_does_not_balance_is_1(run):
-    """Differences are a table, and the exit code says so."""
-    difference = {
-        "queue": "orders", "partition": "Default", "group": "g", "what": "tail", "expected": 10,
-        "found": 9,
-    }  # fmt: skip
-    result = run("audit", reply({**AUDIT, "balanced": False, "differences": [difference]}))
-    assert result.exit_code == 1
-    assert "orders  Default    g      tail  10        9" in result.stdout
-
-
-def test_schema_print_needs_no_database(run):
-    """The SQL is printed without connecting."""
-    result = run("schema print")
-    assert result.exit_code == 0
-    assert "CREATE TABLE spillway.message_batch" in result.stdout
-
-
-def test_audit_of_a_folder_without_database(run, tmp_path):
-    """A folder that holds no PostgreSQL is wrong usage, and nothing is made in it."""
-    assert run(["audit", "--data", str(tmp_path)]).exit_code == 2
-    assert list(tmp_path.iterdir()) == []

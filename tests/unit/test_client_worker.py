@@ -30,8 +30,6 @@ class FakeClient:
         count = options["max"]
         self.largest_lease = max(self.largest_lease, count)
         given, self.supply = self.supply[:count], self.supply[count:]
-        if not given:
-            await asyncio.sleep(0.001)
         return Messages(AsyncMessage(message(one), self) for one in given)
 
     async def settle(self, ack=(), *, nack=(), extend=()):
