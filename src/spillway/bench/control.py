@@ -72,7 +72,10 @@ def delete_queue(address: Address, queue: str) -> None:
 
 def waiting(address: Address, queue: str) -> int:
     """How many messages the default group has left to lease."""
-    body = call(address, "GET", f"/v1/queues/{queue}").body
+    answer = call(address, "GET", f"/v1/queues/{queue}")
+    if answer.status != 200:
+        raise BenchError(f"the broker does not show queue {queue}: {answer.body}")
+    body = answer.body
     ready = [group["ready"] for group in body["groups"] if group["group"] == "default"]
     return int(ready[0] if ready else body["tail"])
 
