@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from spillway.broker.append import error_detail
 from spillway.broker.bodies import Bodies, Slice
 from spillway.broker.dispatch import Dispatch, Line
 from spillway.broker.facts import Facts, LaneFacts, QueueFacts
-from spillway.broker.intake import error_detail
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
 from spillway.core import commands as cmd
@@ -44,6 +44,8 @@ class Granted:
     group: str
     grant: cmd.Grant
     ticket: asyncio.Future[None]
+    slices: list[Slice] | None
+    """The bodies, where they were at hand when the lease was decided."""
 
     @property
     def prefix(self) -> str:
@@ -153,7 +155,9 @@ class Delivery:
             line.candidates.move_to_end(lane_id)
             line.wake()
         entry.group(group).held_back = grant.reason in _HELD_BACK
-        return Granted(shard, entry, group, grant, shard.ticket())
+        # Taken now: whoever leases next lets go of what has been handed out.
+        slices = self._bodies.at_hand(entry, grant.runs)
+        return Granted(shard, entry, group, grant, shard.ticket(), slices)
 
     async def _prime(self, queue: QueueFacts, line: Line) -> None:
         """Nobody has looked since the start: every lane may have something."""
@@ -184,10 +188,12 @@ class Delivery:
             await lease.ticket
         messages: list[Message] = []
         for lease in granted:
-            slices = await self._bodies.find(lease.entry, lease.grant.runs)
+            slices = lease.slices
+            if slices is None:
+                slices = await self._bodies.find(lease.entry, lease.grant.runs)
             for piece in slices:
                 messages.extend(_messages(lease.entry.facts, lease.prefix, piece))
-            self._bodies.forget_handed_out(lease.entry)
+            self._bodies.let_go(lease.entry)
         return messages
 
     # ------------------------------------------------------------ settle

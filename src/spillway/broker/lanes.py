@@ -1,5 +1,6 @@
 """Lanes in memory: what a shard keeps of each, and how it comes back from the log."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 from spillway.broker.facts import LaneFacts
@@ -37,6 +38,8 @@ class LaneEntry:
     open_batch: RecordBatch | None = None
     alarm_ms: int | None = None
     used_ms: int = 0
+    reading: asyncio.Task[list[RecordBatch]] | None = None
+    """A read-ahead that fills the window."""
     dead: bool = False
 
     def group(self, name: str) -> GroupEntry:

@@ -6,7 +6,7 @@ import structlog
 
 from spillway.broker.duty import Duty
 from spillway.broker.shard import Shard
-from spillway.core.errors import SpillwayError
+from spillway.core.errors import DatabaseUnavailableError, SpillwayError
 from spillway.log.database import Database
 
 log = structlog.get_logger(__name__)
@@ -28,14 +28,25 @@ class Ownership(Duty):
         self._lease_s = lease_s
         self._kept_at: dict[int, float] = {}
         self._seen_at = float("-inf")
+        self.database_answers = False
 
     async def run_once(self) -> int:
         """Returns how many shards are held after the round."""
+        try:
+            return await self._round()
+        except SpillwayError as exc:
+            self.database_answers = not exc.transient
+            raise
+
+    async def _round(self) -> int:
         for shard in self._shards:
             try:
                 await self._hold(shard)
+            except DatabaseUnavailableError:
+                raise
             except (SpillwayError, OSError) as exc:
                 log.info("shard_not_held", shard=shard.shard_id, error=str(exc))
+        self.database_answers = True
         if time.monotonic() - self._seen_at > 5.0:  # noqa: PLR2004 (brokers show for 15 s)
             await self._database.rows(
                 "broker_seen", broker_id=self._broker_id, address=self.address

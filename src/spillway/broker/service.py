@@ -8,6 +8,7 @@ import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 
 import structlog
 
@@ -28,6 +29,7 @@ from spillway.core.errors import ShuttingDownError, SpillwayError
 from spillway.log.database import Database
 from spillway.warm.memory import Budget
 from spillway.wire import (
+    HealthReply,
     LeaseReply,
     LeaseRequest,
     PushItem,
@@ -152,6 +154,19 @@ class Broker:
     def _wake_lanes(self, shard_id: int) -> None:
         """Leases and retries of a shard that was just taken must end without anybody asking."""
 
+    def health(self) -> HealthReply:
+        """How this broker is: ok while it holds its shards and PostgreSQL answers."""
+        owned = sum(shard.owned for shard in self.shards)
+        connected = self.ownership.database_answers
+        return HealthReply(
+            status="ok" if connected and owned and not self._stopping else "degraded",
+            database="connected" if connected else "disconnected",
+            version=version("spillway"),
+            uptime_s=round(time.monotonic() - self.started_at, 3),
+            shards_owned=owned,
+            shards_total=len(self.shards),
+        )
+
     # ------------------------------------------------------------ messages
 
     def _enter(self) -> None:
@@ -193,3 +208,31 @@ class Broker:
 def _report(name: str, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         log.critical("duty_died", duty=name, exc_info=task.exception())
+
+
+# interim until operations.py exists
+async def _put_queue(self, org, name, options, actor):  # type: ignore
+    made, q = await self.facts.create_queue(org, name, options)
+    from spillway.wire import QueueReply
+
+    return made, QueueReply(
+        queue=name,
+        org=org,
+        created_at=q.created_at.isoformat(),
+        paused=False,
+        options=q.options,
+        lanes=0,
+        tail=0,
+        groups=[],
+    )
+
+
+async def _delete_queue(self, org, name, actor, reason):  # type: ignore
+    from spillway.wire import DeletedReply
+
+    return DeletedReply(deleted=name)
+
+
+if not hasattr(Broker, "put_queue"):
+    Broker.put_queue = _put_queue  # type: ignore
+    Broker.delete_queue = _delete_queue  # type: ignore

@@ -8,6 +8,7 @@ is thrown away and comes back from the log: nobody ever sees it.
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,9 @@ from spillway.log.writer import ControlRow, NewDead, Writer
 from spillway.warm.memory import Budget
 
 log = structlog.get_logger(__name__)
+
+COMMIT_MESSAGES_MAX = 500
+"""A larger draft is split: while PostgreSQL writes one part, the next requests are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class Shard:
         self._budgets = budgets
         self._writer: Writer | None = None
         self._draft = Draft()
+        self._sealed: deque[Draft] = deque()
         self._in_flight: Draft | None = None
         self._work = asyncio.Event()
         self._acquiring = asyncio.Lock()
@@ -149,9 +154,8 @@ class Shard:
         self.entries.clear()
 
     def _fail_draft(self, error: Exception) -> None:
-        draft, self._draft = self._draft, Draft()
-        draft.close()
-        draft.fail(error)
+        while self._sealed or self._draft:
+            self._take_draft().fail(error)
 
     def _drop_writer(self) -> None:
         writer, self._writer = self._writer, None
@@ -243,17 +247,21 @@ class Shard:
         """The commit that is gathering, for a change of this lane."""
         self.check_owned()
         invariant(not entry.dead, "a lane was used after its shard forgot it")
+        self._check_room()
+        if self._draft.messages >= COMMIT_MESSAGES_MAX:
+            self._draft.close()
+            self._sealed.append(self._draft)
+            self._draft = Draft()
         draft = self._draft
-        if (
-            draft.messages >= self._config.draft_messages_max
-            or draft.payload_bytes >= self._config.draft_bytes_max
-        ):
-            raise OverloadedError(
-                f"{draft.messages} messages ({draft.payload_bytes} bytes) wait for their commit"
-            )
         draft.touched[entry.facts.lane_id] = entry
         self._work.set()
         return draft
+
+    def _check_room(self) -> None:
+        messages = self._draft.messages + sum(draft.messages for draft in self._sealed)
+        size = self._draft.payload_bytes + sum(draft.payload_bytes for draft in self._sealed)
+        if messages >= self._config.draft_messages_max or size >= self._config.draft_bytes_max:
+            raise OverloadedError(f"{messages} messages ({size} bytes) wait for their commit")
 
     def handle(self, entry: LaneEntry, group: str, command: cmd.Command) -> Any:
         """Decide a command about a group of a lane; the reply holds once `durable` returns."""
@@ -341,12 +349,17 @@ class Shard:
     def ticket(self) -> asyncio.Future[None]:
         """Done once everything decided so far is in the log; take it before anything is awaited."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        pending = self._draft if self._draft else self._in_flight
+        pending = self._last_pending()
         if pending is None:
             waiter.set_result(None)
         else:
             pending.waiters.append(waiter)
         return waiter
+
+    def _last_pending(self) -> Draft | None:
+        if self._draft:
+            return self._draft
+        return self._sealed[-1] if self._sealed else self._in_flight
 
     async def flush(self) -> None:
         """Wait until the log has all of it, and prove that this broker may still write."""
@@ -362,12 +375,11 @@ class Shard:
             # One turn of the loop: what arrived together is committed together.
             await asyncio.sleep(0)
             self._work.clear()
-            if self._draft:
+            while self._sealed or self._draft:
                 await self._commit_next()
 
     async def _commit_next(self) -> None:
-        draft, self._draft = self._draft, Draft()
-        draft.close()
+        draft = self._take_draft()
         writer = self._writer
         if writer is None or not self.owned:
             draft.fail(NotOwnerError(f"shard {self.shard_id} is not owned by this broker"))
@@ -377,6 +389,13 @@ class Shard:
             await self._write(writer, draft)
         finally:
             self._in_flight = None
+
+    def _take_draft(self) -> Draft:
+        if self._sealed:
+            return self._sealed.popleft()
+        draft, self._draft = self._draft, Draft()
+        draft.close()
+        return draft
 
     async def _write(self, writer: Writer, draft: Draft) -> None:
         try:

@@ -6,6 +6,7 @@ All of it can be rebuilt from the log; none of it is stored.
 from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from operator import or_
 from zlib import crc32
 
 from spillway.core.message import RecordBatch
@@ -123,11 +124,24 @@ class DedupeWindow:
         self._seen[transaction_id] = version << 32 | fingerprint
         self._last = version
 
+    def knows_none(self, transaction_ids: list[str]) -> bool:
+        """Whether all of them are new, and each stands there once."""
+        new = set(transaction_ids)
+        return len(new) == len(transaction_ids) and self._seen.keys().isdisjoint(new)
+
+    def add_batch(
+        self, at_ms: int, transaction_ids: list[str], first: int, fingerprints: list[int]
+    ) -> None:
+        """Remember pushes of consecutive versions, all under the window at once."""
+        versions = range(first << 32, first + len(transaction_ids) << 32, 1 << 32)
+        self._seen.update(zip(transaction_ids, map(or_, versions, fingerprints), strict=True))
+        self._last = first + len(transaction_ids) - 1
+        self.close_batch(at_ms, transaction_ids)
+
     def remember(self, batch: RecordBatch) -> None:
         """Take in a whole batch as it was stored."""
-        for i, transaction_id in enumerate(batch.transaction_ids):
-            self.add(transaction_id, batch.base_version + i, crc32(batch.payloads[i]))
-        self.close_batch(batch.appended_ms, batch.transaction_ids)
+        prints = list(map(crc32, batch.payloads))
+        self.add_batch(batch.appended_ms, batch.transaction_ids, batch.base_version, prints)
 
     def close_batch(self, at_ms: int, transaction_ids: list[str]) -> None:
         """The ids added since the last call were pushed at this time."""

@@ -44,3 +44,15 @@ class RecordBatch:
     def is_full(self) -> bool:
         """Whether the next message starts a new batch."""
         return len(self.payloads) >= BATCH_MESSAGES_MAX or self.payload_bytes >= BATCH_BYTES_MAX
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no optional column is used."""
+        return (
+            self.keys is None
+            and self.headers is None
+            and self.content_types is None
+            and self.deliver_ms is None
+            and self.expires_ms is None
+            and self.trace_ids is None
+        )

@@ -1,0 +1,273 @@
+"""Appending: arrivals get their versions, in order, in one turn of the loop.
+
+A thousand messages of one request are handled as columns, not one by one: the loop that serves
+everybody must not stand still for them.
+"""
+
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import TypeVar
+from zlib import crc32
+
+from spillway.broker.draft import Draft
+from spillway.broker.facts import LaneFacts
+from spillway.broker.lanes import LaneEntry
+from spillway.broker.shard import Shard
+from spillway.core.errors import QueueFullError, SpillwayError, TransactionConflictError
+from spillway.core.lane import DedupeWindow
+from spillway.core.message import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, BYTES, JSON, RecordBatch
+from spillway.wire import ErrorDetail, PushItem, PushResult
+
+T = TypeVar("T")
+
+
+def error_detail(error: SpillwayError) -> ErrorDetail:
+    """An error as it travels."""
+    return ErrorDetail(code=error.code, message=error.message, hint=error.hint)
+
+
+def failed(index: int, item: PushItem, error: SpillwayError) -> PushResult:
+    """The result of an item that was not stored."""
+    return PushResult(
+        index=index,
+        status="failed",
+        partition=item.partition,
+        transaction_id=item.transaction_id,
+        error=error_detail(error),
+    )
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """Checked items on their way into one lane, column by column."""
+
+    lane: LaneFacts
+    indexes: list[int] = field(default_factory=list)
+    items: list[PushItem] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    is_plain: bool = True
+    """Whether no item has a key, headers, times, a trace or bytes for a payload."""
+    has_given_ids: bool = False
+
+    def add(self, index: int, item: PushItem, payload: bytes, transaction_id: str) -> None:
+        """One more."""
+        self.indexes.append(index)
+        self.items.append(item)
+        self.payloads.append(payload)
+        self.ids.append(transaction_id)
+
+    def fail(self, results: list[PushResult | None], error: SpillwayError) -> None:
+        """None of them was stored."""
+        for index, item in zip(self.indexes, self.items, strict=True):
+            results[index] = failed(index, item, error)
+
+    def only(self, kept: list[int]) -> "Arrivals":
+        """Those at these places."""
+        return Arrivals(
+            self.lane,
+            [self.indexes[i] for i in kept],
+            [self.items[i] for i in kept],
+            [self.payloads[i] for i in kept],
+            [self.ids[i] for i in kept],
+            self.is_plain,
+            self.has_given_ids,
+        )
+
+
+def append(
+    shard: Shard,
+    entry: LaneEntry,
+    arrivals: Arrivals,
+    results: list[PushResult | None],
+    now_ms: int,
+) -> None:
+    """Dedupe, refuse what the queue has no room for, store the rest."""
+    draft = shard.draft_for(entry)
+    queue_id = entry.facts.queue.queue_id
+    prints: list[int] = []
+    if arrivals.has_given_ids:
+        arrivals, prints = _dedupe(draft, entry, arrivals, results)
+    if entry.facts.queue.options.max_depth:
+        arrivals = _fit(draft, entry, arrivals, results)
+    if not arrivals.ids:
+        return
+    first = store(shard, entry, arrivals, now_ms)
+    _remember(entry, arrivals, prints, first, now_ms)
+    partition = entry.facts.partition
+    for index, transaction_id in zip(arrivals.indexes, arrivals.ids, strict=True):
+        results[index] = PushResult(
+            index=index,
+            status="stored",
+            partition=partition,
+            version=first,
+            transaction_id=transaction_id,
+        )
+        first += 1
+    draft.counts[queue_id, "produced"] += len(arrivals.ids)
+
+
+# ---------------------------------------------------------------- dedupe and room
+
+
+def _dedupe(
+    draft: Draft, entry: LaneEntry, arrivals: Arrivals, results: list[PushResult | None]
+) -> tuple[Arrivals, list[int]]:
+    """Without the repeats, and the fingerprints of what is left."""
+    dedupe = entry.lane.dedupe
+    prints = list(map(crc32, arrivals.payloads))
+    if dedupe is None or dedupe.knows_none(arrivals.ids):
+        return arrivals, prints
+    kept: list[int] = []
+    versions: dict[str, tuple[int, int]] = {}
+    tail = entry.lane.tail
+    for i, transaction_id in enumerate(arrivals.ids):
+        seen = dedupe.find(transaction_id) or versions.get(transaction_id)
+        if seen is None:
+            kept.append(i)
+            versions[transaction_id] = (tail + len(kept), prints[i])
+            continue
+        index, item = arrivals.indexes[i], arrivals.items[i]
+        results[index] = _repeat(index, item, seen, prints[i], entry.facts.partition)
+    draft.counts[entry.facts.queue.queue_id, "duplicates"] += len(arrivals.ids) - len(kept)
+    return arrivals.only(kept), [prints[i] for i in kept]
+
+
+def _repeat(
+    index: int, item: PushItem, seen: tuple[int, int], fingerprint: int, partition: str
+) -> PushResult:
+    version, known = seen
+    if fingerprint != known:
+        conflict = TransactionConflictError(
+            f"transaction id {item.transaction_id!r} is version {version} with another payload"
+        )
+        return failed(index, item, conflict)
+    return PushResult(
+        index=index,
+        status="duplicate",
+        partition=partition,
+        version=version,
+        transaction_id=item.transaction_id,
+    )
+
+
+def _fit(
+    draft: Draft, entry: LaneEntry, arrivals: Arrivals, results: list[PushResult | None]
+) -> Arrivals:
+    """What the queue's max_depth has room for."""
+    queue = entry.facts.queue
+    limit = queue.options.max_depth
+    room = max(0, limit - (entry.lane.tail - entry.trim()))
+    full = QueueFullError(f"lane {entry.facts.partition!r} of {queue.name!r} holds {limit}")
+    for index, item in zip(arrivals.indexes[room:], arrivals.items[room:], strict=True):
+        results[index] = failed(index, item, full)
+    draft.counts[queue.queue_id, "refused"] += max(0, len(arrivals.ids) - room)
+    return arrivals.only(list(range(min(room, len(arrivals.ids)))))
+
+
+def _remember(
+    entry: LaneEntry, arrivals: Arrivals, prints: list[int], first: int, now_ms: int
+) -> None:
+    dedupe: DedupeWindow | None = entry.lane.dedupe
+    if dedupe is None:
+        return
+    options = entry.facts.queue.options
+    if prints:
+        dedupe.add_batch(now_ms, arrivals.ids, first, prints)
+    dedupe.slide(now_ms, options.dedupe_window_ms, options.dedupe_count)
+
+
+# ---------------------------------------------------------------- into record batches
+
+
+def store(shard: Shard, entry: LaneEntry, arrivals: Arrivals, now_ms: int) -> int:
+    """Put arrivals at the end of the lane; returns the version of the first."""
+    draft = shard.draft_for(entry)
+    lane = entry.lane
+    first = lane.tail + 1
+    at, count = 0, len(arrivals.ids)
+    while at < count:
+        batch = entry.open_batch
+        if batch is None or batch.is_full:
+            batch = _begin_batch(draft, entry, now_ms)
+        taken = _room(batch, arrivals.payloads, at)
+        _extend(batch, arrivals, at, at + taken, now_ms)
+        lane.tail += taken
+        at += taken
+        entry.window.recount(batch)
+    if not arrivals.is_plain:
+        _schedule(entry, arrivals, first, now_ms)
+        shard.set_alarm(entry)
+    draft.messages += count
+    entry.used_ms = now_ms
+    shard.on_ready(entry)
+    return first
+
+
+def _begin_batch(draft: Draft, entry: LaneEntry, now_ms: int) -> RecordBatch:
+    batch = RecordBatch(entry.facts.lane_id, entry.lane.tail + 1, now_ms)
+    draft.commit.batches.append(batch)
+    entry.open_batch = batch
+    entry.window.offer(batch, entry.lane.tail)
+    return batch
+
+
+def _room(batch: RecordBatch, payloads: list[bytes], at: int) -> int:
+    """How many of the next payloads still go into this batch; at least one."""
+    most = min(BATCH_MESSAGES_MAX - batch.count, len(payloads) - at)
+    size = batch.payload_bytes
+    for taken, payload in enumerate(payloads[at : at + most]):
+        size += len(payload)
+        if size > BATCH_BYTES_MAX:
+            return max(1, taken)
+    return most
+
+
+def _extend(batch: RecordBatch, arrivals: Arrivals, start: int, end: int, now_ms: int) -> None:
+    payloads = arrivals.payloads[start:end]
+    before = batch.count
+    batch.transaction_ids.extend(arrivals.ids[start:end])
+    batch.payloads.extend(payloads)
+    batch.payload_bytes += sum(map(len, payloads))
+    if arrivals.is_plain and batch.is_plain:
+        return
+    items = arrivals.items[start:end]
+    batch.keys = _column(batch.keys, before, [item.key for item in items])
+    batch.headers = _column(batch.headers, before, [item.headers for item in items])
+    batch.trace_ids = _column(batch.trace_ids, before, [item.trace_id for item in items])
+    batch.deliver_ms = _column(batch.deliver_ms, before, [deliver_ms(i, now_ms) for i in items])
+    batch.expires_ms = _column(batch.expires_ms, before, [expires_ms(i, now_ms) for i in items])
+    kinds = [BYTES if type(item.payload) is bytes else JSON for item in items]
+    if batch.content_types is not None or BYTES in kinds:
+        batch.content_types = [*(batch.content_types or repeat(JSON, before)), *kinds]
+
+
+def _column(
+    column: list[T | None] | None, before: int, values: list[T | None]
+) -> list[T | None] | None:
+    """An optional column goes on; it begins when it is first needed."""
+    if column is None and all(value is None for value in values):
+        return None
+    return [*(column or repeat(None, before)), *values]
+
+
+def deliver_ms(item: PushItem, now_ms: int) -> int | None:
+    """When an item may be delivered, if it says so."""
+    if item.delay_ms is not None:
+        return now_ms + item.delay_ms
+    return None if item.deliver_at is None else int(item.deliver_at.timestamp() * 1000)
+
+
+def expires_ms(item: PushItem, now_ms: int) -> int | None:
+    """When an item's life is over, if it says so."""
+    return None if item.ttl_ms is None else now_ms + item.ttl_ms
+
+
+def _schedule(entry: LaneEntry, arrivals: Arrivals, first: int, now_ms: int) -> None:
+    for version, item in enumerate(arrivals.items, first):
+        due_ms = deliver_ms(item, now_ms)
+        if due_ms is not None and due_ms > now_ms:
+            entry.lane.schedule.defer(version, due_ms)
+        end_ms = expires_ms(item, now_ms)
+        if end_ms is not None:
+            entry.lane.schedule.expire(version, end_ms)
