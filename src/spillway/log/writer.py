@@ -98,7 +98,10 @@ class Writer:
         return result.get_value(0, 0) == pg.int8(1)
 
     async def _answer(self) -> pq.abc.PGresult:
-        result = (await self._conn.wait(generators.execute(self._conn.pgconn)))[-1]
+        results: list[pq.abc.PGresult] = await self._conn.wait(
+            generators.execute(self._conn.pgconn)
+        )
+        result = results[-1]
         if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
             raise psycopg.errors.error_from_result(result, encoding="utf-8")
         return result

@@ -1,0 +1,67 @@
+"""Health, topology and the audit."""
+
+from typing import Literal
+
+from spillway.wire.shapes import Reply
+
+
+class HealthReply(Reply):
+    """How the broker is."""
+
+    status: Literal["ok", "degraded"]
+    database: Literal["connected", "disconnected"]
+    version: str
+    uptime_s: float
+    shards_owned: int
+    shards_total: int
+
+
+class ShardReply(Reply):
+    """Who writes a shard."""
+
+    shard: int
+    epoch: int
+    owner: str | None
+    owned_here: bool
+    lease_until: str | None
+    commit_seq: int
+
+
+class BrokerReply(Reply):
+    """A broker that was seen."""
+
+    broker: str
+    address: str
+    started_at: str
+    seen_at: str
+    alive: bool
+
+
+class TopologyReply(Reply):
+    """Shards and brokers."""
+
+    num_shards: int
+    shards: list[ShardReply]
+    brokers: list[BrokerReply]
+
+
+class AuditDifference(Reply):
+    """A place where the conservation law does not hold."""
+
+    queue: str
+    partition: str
+    group: str
+    what: str
+    expected: int
+    found: int
+
+
+class AuditReply(Reply):
+    """The conservation law, checked from the log itself."""
+
+    balanced: bool
+    lanes: int
+    groups: int
+    messages: int
+    totals: dict[str, int]
+    differences: list[AuditDifference]
