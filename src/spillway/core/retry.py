@@ -32,11 +32,11 @@ class Waiting:
 class WaitingRoom:
     """Versions that wait for a later time, or for the next lease."""
 
-    __slots__ = ("_due", "_ripened_ms", "_unripe", "retrying", "ripe", "scheduled")
+    __slots__ = ("_due", "_ripened_ms", "retrying", "ripe", "scheduled", "unripe")
 
     def __init__(self) -> None:
         self.ripe: RangeMap[Waiting] = RangeMap()
-        self._unripe: RangeMap[Waiting] = RangeMap()
+        self.unripe: RangeMap[Waiting] = RangeMap()
         # What is unripe, told apart: tried before, or never handed out (its own time has not come).
         self.retrying = RangeSet()
         self.scheduled = RangeSet()
@@ -48,18 +48,18 @@ class WaitingRoom:
         """Let versions wait."""
         self._put_unripe(start, end, waiting)
         heappush(self._due, (waiting.due_ms, start, end))
-        if len(self._due) > 2 * len(self._unripe) + REMINDERS_SPARE:
-            self._due = [(waiting.due_ms, start, end) for start, end, waiting in self._unripe]
+        if len(self._due) > 2 * len(self.unripe) + REMINDERS_SPARE:
+            self._due = [(waiting.due_ms, start, end) for start, end, waiting in self.unripe]
             heapify(self._due)
 
     def _put_unripe(self, start: int, end: int, waiting: Waiting) -> None:
-        self._unripe.put(start, end, waiting)
+        self.unripe.put(start, end, waiting)
         (self.retrying if waiting.attempts else self.scheduled).add(start, end)
 
     def _take_unripe(self, start: int, end: int) -> list[tuple[int, int, Waiting]]:
         self.retrying.discard(start, end)
         self.scheduled.discard(start, end)
-        return self._unripe.take(start, end)
+        return self.unripe.take(start, end)
 
     def ripen(self, now_ms: int) -> None:
         """Move what is due by now to the ripe side, and nothing else."""
@@ -91,7 +91,7 @@ class WaitingRoom:
     def take(self, start: int, end: int) -> list[tuple[int, int, Waiting]]:
         """Remove and return what lies inside `start..end`, due or not."""
         taken = self.ripe.take(start, end)
-        if self._unripe:
+        if self.unripe:
             taken += self._take_unripe(start, end)
             taken.sort(key=_first_version)
         return taken
@@ -100,14 +100,14 @@ class WaitingRoom:
         """When the next version becomes due; None when none waits for a time."""
         while self._due:
             due_ms, start, end = self._due[0]
-            if any(waiting.due_ms == due_ms for _, _, waiting in self._unripe.within(start, end)):
+            if any(waiting.due_ms == due_ms for _, _, waiting in self.unripe.within(start, end)):
                 return due_ms
             heappop(self._due)
         return None
 
     def get(self, version: int) -> Waiting | None:
         """How a version waits, if it does."""
-        return self.ripe.get(version) or self._unripe.get(version)
+        return self.ripe.get(version) or self.unripe.get(version)
 
     def first_unripe_retry(self) -> int | None:
         """The lowest version that was tried before and may not go out yet."""
@@ -115,23 +115,23 @@ class WaitingRoom:
 
     def within(self, start: int, end: int) -> list[tuple[int, int, Waiting]]:
         """All runs inside `start..end`, in version order."""
-        runs = [*self.ripe.within(start, end), *self._unripe.within(start, end)]
+        runs = [*self.ripe.within(start, end), *self.unripe.within(start, end)]
         return sorted(runs, key=_first_version)
 
     def runs(self) -> list[tuple[int, int, Waiting]]:
         """Everything that waits, in version order, the same whatever has ripened."""
-        last = max(self.ripe.last, self._unripe.last)
+        last = max(self.ripe.last, self.unripe.last)
         return list(RangeMap(self.within(1, last))) if last else []
 
     @property
     def total(self) -> int:
         """How many versions wait."""
-        return self.ripe.total + self._unripe.total
+        return self.ripe.total + self.unripe.total
 
     @property
     def unripe_total(self) -> int:
         """How many versions wait for a later time."""
-        return self._unripe.total
+        return self.unripe.total
 
 
 def _first_version(run: tuple[int, int, Waiting]) -> int:

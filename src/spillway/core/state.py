@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 from spillway.core.errors import SpillwayError
 from spillway.core.lane import Lane
 from spillway.core.policy import Policy
-from spillway.core.ranges import RangeMap, RangeSet
+from spillway.core.ranges import Range, RangeMap, RangeSet, are_ascending
 from spillway.core.ranges import total as total_of
 from spillway.core.retry import WaitingRoom
 
@@ -174,27 +174,29 @@ def next_wake_ms(state: GroupState, moment: Moment) -> int | None:
 
 def validate(state: GroupState, tail: int) -> None:
     """Check every rule that ties the parts of the state together."""
-    places: RangeMap[str] = RangeMap()
-    for start, end in state.settled:
-        places.put(start, end, SETTLED)
     for lease in state.leases.values():
         _refuse_place(bool(lease.held), "an empty lease was kept")
-        for start, end, attempts in lease.held:
-            _refuse_place(attempts >= 1, "a lease is an attempt")
-            places.put(start, end, LEASED)
-    for start, end, _ in state.waiting.runs():
-        places.put(start, end, DEFERRED)
-    for start, end, _ in state.blocked:
-        places.put(start, end, BLOCKED)
-    _refuse_place(places.last <= tail, "a version is beyond the tail")
-    _refuse_place(state.frontier <= tail, "the frontier is beyond the tail")
-    _refuse_place(
-        places.covered(1, max(state.frontier, 1)) >= state.frontier, "a touched version is nowhere"
-    )
+        _refuse_place(all(attempt >= 1 for _, _, attempt in lease.held), "a lease is an attempt")
+    places = sorted(_places(state))
+    _refuse_place(are_ascending(places), "a version is in two places")
+    last = places[-1][1] if places else 0
+    _refuse_place(max(last, state.frontier) <= tail, "something is beyond the tail")
+    touched = sum(min(e, state.frontier) - s + 1 for s, e in places if s <= state.frontier)
+    _refuse_place(touched == state.frontier, "a touched version is nowhere")
     for subset in (state.parked, state.dropped):
         _refuse_place(all(state.settled.covers(s, e) for s, e in subset), "given up, not settled")
     both = any(any(state.dropped.within(s, e)) for s, e in state.parked)
     _refuse_place(not both, "parked and dropped at once")
+
+
+def _places(state: GroupState) -> Iterator[Range]:
+    """Every range of every place."""
+    yield from state.settled
+    for lease in state.leases.values():
+        yield from ((start, end) for start, end, _ in lease.held)
+    yield from ((start, end) for start, end, _ in state.waiting.ripe)
+    yield from ((start, end) for start, end, _ in state.waiting.unripe)
+    yield from ((start, end) for start, end, _ in state.blocked)
 
 
 def _refuse_place(holds: bool, why: str) -> None:  # noqa: FBT001
