@@ -72,6 +72,7 @@ async def load_lanes(
     async with database.connection() as conn:
         cursor = await conn.execute(QUERIES["lane_tails"].sql, {"lane_ids": lane_ids})
         tails = {row[0]: row for row in await cursor.fetchall()}
+        lane_ids = list(tails)
         loaded = await checkpoints.load(conn, lane_ids)
         folded = await checkpoints.fold(conn, lane_ids, loaded)
         entries = {

@@ -8,6 +8,7 @@ is thrown away and comes back from the log: nobody ever sees it.
 
 import asyncio
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class Shard:
         self.on_alarm: Callable[[LaneEntry, int], None] = lambda _entry, _ms: None
         self.on_acquired: Callable[[int], None] = lambda _: None
         self.on_counts: Callable[[Iterable[tuple[tuple[int, str], int]]], None] = lambda _: None
+        self.on_commit: Callable[[float, int], None] = lambda _seconds, _messages: None
         self._owner = owner
         self._database = database
         self._clock = clock
@@ -257,8 +259,13 @@ class Shard:
         self._work.set()
         return draft
 
+    @property
+    def draft_messages(self) -> int:
+        """How many messages are decided and wait for their commit to begin."""
+        return self._draft.messages + sum(draft.messages for draft in self._sealed)
+
     def _check_room(self) -> None:
-        messages = self._draft.messages + sum(draft.messages for draft in self._sealed)
+        messages = self.draft_messages
         size = self._draft.payload_bytes + sum(draft.payload_bytes for draft in self._sealed)
         if messages >= self._config.draft_messages_max or size >= self._config.draft_bytes_max:
             raise OverloadedError(f"{messages} messages ({size} bytes) wait for their commit")
@@ -398,6 +405,7 @@ class Shard:
         return draft
 
     async def _write(self, writer: Writer, draft: Draft) -> None:
+        started = time.monotonic()
         try:
             async with asyncio.timeout(self._config.commit_timeout_s):
                 passed = await writer.write(
@@ -407,6 +415,7 @@ class Shard:
             await self._recover(draft, exc)
             return
         if passed:
+            self.on_commit(time.monotonic() - started, draft.messages)
             self._landed(draft)
         else:
             draft.fail(NotOwnerError(f"shard {self.shard_id} is owned by another broker now"))

@@ -230,19 +230,13 @@ SELECT lane_id, queue_id, partition, priority, enqueue_shard, shard_id
 FROM spillway.lane WHERE lane_id = %(lane_id)s
 
 -- name: lane_tails
--- Where lanes end, and what is pruned of them.
+-- Where lanes end, and what is pruned of them. A deleted queue's lanes do not come back.
 SELECT l.lane_id, l.pruned_to, greatest(l.pruned_to, coalesce((
     SELECT b.base_version + b.count - 1 FROM spillway.message_batch AS b
     WHERE b.lane_id = l.lane_id ORDER BY b.base_version DESC LIMIT 1
 ), 0)) AS tail
-FROM spillway.lane AS l WHERE l.lane_id = ANY (%(lane_ids)s)
-
--- name: version_at
--- The last version of a lane that was appended before a moment.
-SELECT greatest(coalesce(max(b.base_version + b.count - 1), 0), (
-    SELECT pruned_to FROM spillway.lane WHERE lane_id = %(lane_id)s
-)) FROM spillway.message_batch AS b
-WHERE b.lane_id = %(lane_id)s AND b.appended_at < %(at)s
+FROM spillway.lane AS l JOIN spillway.queue AS q USING (queue_id)
+WHERE l.lane_id = ANY (%(lane_ids)s) AND q.deleted_at IS NULL
 
 -- name: groups_of_queue
 -- The consumer groups of a queue.
