@@ -229,6 +229,19 @@ def test_time_to_live_leaves_a_holder_alone():
     assert rig.counts() == {"settled": 1, "dropped": 1}
 
 
+def test_one_sweep_does_it_all():
+    """A lease and a time to live that end together end in one sweep; a second finds nothing."""
+    rig = Rig(backoff_base_ms=0)
+    rig.push(1, ttl_ms=100)
+    rig.lease(1, visibility_ms=100)
+    rig.now_ms += 100
+    rig.do(cmd.Ack(1, ONE))
+    assert [type(event) for event in rig.events[-2:]] == [ev.Expired, ev.Dropped]
+    events = len(rig.events)
+    rig.wait(0)
+    assert len(rig.events) == events
+
+
 def test_time_to_live_leaves_a_block_alone():
     """A blocked message waits for its operator, whatever its time."""
     rig = Rig(max_attempts=1, on_exhausted="block")

@@ -249,13 +249,22 @@ def _decide_extend(state: GroupState, command: cmd.Extend, now: Moment) -> cmd.D
 
 
 def _decide_sweep(state: GroupState, _command: cmd.Sweep, now: Moment) -> cmd.Decision:
-    expired = state.exists and now.lane.schedule.expired.total
-    overdue = merged(tuple(_overdue(state, now))) if expired else ()
-    events: list[ev.Event] = [ev.Dropped(overdue, "ttl")] if overdue else []
+    events: list[ev.Event] = []
     for lease_id in state.overdue_leases(now.now_ms):
         held = list(state.leases[lease_id].held)
         events.extend(_give_back(lease_id, held, now, None, "lease expired", expired=True))
+    if state.exists and now.lane.schedule.expired.total:
+        overdue = merged((*_overdue(state, now), *_freed_too_late(events, now)))
+        events.extend([ev.Dropped(overdue, "ttl")] if overdue else [])
     return cmd.Decision(tuple(events), None)
+
+
+def _freed_too_late(events: list[ev.Event], now: Moment) -> Iterator[Range]:
+    """What an expired lease just gave back, past its own time too: one sweep does it all."""
+    for event in events:
+        if isinstance(event, ev.Expired):
+            for start, end, _ in event.runs:
+                yield from now.lane.schedule.expired.within(start, end)
 
 
 _DECIDE: dict[type[Any], Callable[[GroupState, Any, Moment], cmd.Decision]] = {

@@ -62,15 +62,15 @@ class Oracle:
     # ------------------------------------------------------------ the clock
 
     def sweep(self, now_ms: int, jitter: float) -> None:
-        """The clock acts: what is past its time goes, what is past its deadline comes back."""
-        for message in self.messages:
-            expires_ms = message.expires_ms
-            if message.place == FREE and expires_ms is not None and expires_ms <= now_ms:
-                message.place = "dropped"
+        """The clock acts: what is past its deadline comes back, what is past its time goes."""
         for lease_id, term in sorted(self.leases.items()):
             if term.deadline_ms <= now_ms:
                 for message in self.held_by(lease_id):
                     self._fail(message, now_ms, None, jitter)
+        for message in self.messages:
+            expires_ms = message.expires_ms
+            if message.place == FREE and expires_ms is not None and expires_ms <= now_ms:
+                message.place = "dropped"
         self._close()
 
     def _fail(self, message: Message, now_ms: int, delay_ms: int | None, jitter: float) -> None:
