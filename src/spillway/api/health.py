@@ -29,8 +29,8 @@ async def ready(call: Call) -> Response:
 
 
 async def topology(call: Call) -> Response:
-    return call.reply(await call.broker.topology())
+    return call.reply(await call.broker.insights.topology())
 
 
 async def audit(call: Call) -> Response:
-    return call.reply(await call.broker.audit())
+    return call.reply(await call.broker.insights.audit())

@@ -54,7 +54,7 @@ class BlockedQuery(Request):
 
 async def browse(call: Call) -> Response:
     query = call.query(BrowseQuery)
-    reply = await call.broker.browse(
+    reply = await call.broker.insights.browse(
         call.org,
         call.params["queue"],
         partition=query.partition,
@@ -71,7 +71,9 @@ async def browse(call: Call) -> Response:
 async def story(call: Call) -> Response:
     group, params = call.query(StoryQuery).group, call.params
     version = _version(params["version"])
-    reply = await call.broker.story(call.org, params["queue"], params["partition"], version, group)
+    reply = await call.broker.insights.story(
+        call.org, params["queue"], params["partition"], version, group
+    )
     dress([reply.message], call.reply_media)
     return call.reply(reply)
 
@@ -87,7 +89,7 @@ def _version(text: str) -> int:
 
 async def dead(call: Call) -> Response:
     query = call.query(DeadQuery)
-    reply = await call.broker.dead(
+    reply = await call.broker.insights.dead(
         call.org,
         call.params["queue"],
         group=query.group,
@@ -104,4 +106,4 @@ async def dead(call: Call) -> Response:
 
 async def blocked(call: Call) -> Response:
     group = call.query(BlockedQuery).group
-    return call.reply(await call.broker.blocked(call.org, call.params["queue"], group))
+    return call.reply(await call.broker.insights.blocked(call.org, call.params["queue"], group))

@@ -8,21 +8,8 @@ from spillway import wire
 from spillway.core.metrics import Family
 
 
-class Broker(Protocol):
-    """Every command and question behind a route. `None` for a filter means: do not filter."""
-
-    async def authenticate(self, key: str) -> tuple[str, str]:
-        """The (org, key name) of an API key; raises UnauthorizedError."""
-
-    async def push(
-        self, org: str, items: list[wire.PushItem], *, qos: int = 1
-    ) -> list[wire.PushResult]:
-        """Store; a payload is a Raw of JSON text, or `bytes` where the caller sent bytes."""
-
-    async def lease(self, org: str, queue: str, request: wire.LeaseRequest) -> wire.LeaseReply:
-        """Lease; cancelled when the caller goes away, and then nothing may stay leased."""
-
-    async def settle(self, org: str, request: wire.SettleRequest) -> wire.SettleReply: ...
+class Operations(Protocol):
+    """What people do by hand: durable and audited before it is answered."""
 
     async def put_queue(
         self, org: str, name: str, options: wire.QueueOptions, actor: str
@@ -32,23 +19,50 @@ class Broker(Protocol):
     async def patch_queue(
         self, org: str, name: str, patch: wire.QueuePatch, actor: str
     ) -> wire.QueueReply: ...
-    async def get_queue(self, org: str, name: str) -> wire.QueueReply: ...
-    async def list_queues(self, org: str, after: str | None, limit: int) -> wire.QueueListReply: ...
     async def delete_queue(
         self, org: str, name: str, actor: str, reason: str | None
     ) -> wire.DeletedReply: ...
-
     async def put_group(
         self, org: str, queue: str, group: str, options: wire.GroupOptions, actor: str
     ) -> tuple[bool, wire.GroupCounts]:
         """Whether it was made by this call, and the group."""
 
-    async def get_group(self, org: str, queue: str, group: str) -> wire.GroupCounts: ...
-    async def list_groups(self, org: str, queue: str) -> list[wire.GroupCounts]: ...
     async def delete_group(
         self, org: str, queue: str, group: str, actor: str
     ) -> wire.DeletedReply: ...
+    async def redrive(
+        self, org: str, queue: str, request: wire.RedriveRequest, actor: str
+    ) -> wire.VerbReply: ...
+    async def unblock(
+        self, org: str, queue: str, request: wire.UnblockRequest, actor: str
+    ) -> wire.VerbReply: ...
+    async def park(
+        self, org: str, queue: str, request: wire.ParkRequest, actor: str
+    ) -> wire.VerbReply: ...
+    async def purge(
+        self, org: str, queue: str, request: wire.PurgeRequest, actor: str
+    ) -> wire.VerbReply: ...
+    async def seek(
+        self, org: str, queue: str, request: wire.SeekRequest, actor: str
+    ) -> wire.VerbReply: ...
+    async def pause(
+        self, org: str, queue: str, request: wire.PauseRequest, actor: str
+    ) -> wire.VerbReply: ...
+    async def resume(
+        self, org: str, queue: str, request: wire.PauseRequest, actor: str
+    ) -> wire.VerbReply: ...
 
+
+class Insights(Protocol):
+    """Questions, which change nothing. `None` for a filter means: do not filter."""
+
+    async def authenticate(self, key: str) -> tuple[str, str]:
+        """The (org, key name) of an API key; raises UnauthorizedError."""
+
+    async def get_queue(self, org: str, name: str) -> wire.QueueReply: ...
+    async def list_queues(self, org: str, after: str | None, limit: int) -> wire.QueueListReply: ...
+    async def get_group(self, org: str, queue: str, group: str) -> wire.GroupCounts: ...
+    async def list_groups(self, org: str, queue: str) -> list[wire.GroupCounts]: ...
     async def browse(
         self,
         org: str,
@@ -78,33 +92,29 @@ class Broker(Protocol):
         after: int | None,
     ) -> wire.DeadReply: ...
     async def blocked(self, org: str, queue: str, group: str | None) -> wire.BlockedReply: ...
-
-    async def redrive(
-        self, org: str, queue: str, request: wire.RedriveRequest, actor: str
-    ) -> wire.VerbReply: ...
-    async def unblock(
-        self, org: str, queue: str, request: wire.UnblockRequest, actor: str
-    ) -> wire.VerbReply: ...
-    async def park(
-        self, org: str, queue: str, request: wire.ParkRequest, actor: str
-    ) -> wire.VerbReply: ...
-    async def purge(
-        self, org: str, queue: str, request: wire.PurgeRequest, actor: str
-    ) -> wire.VerbReply: ...
-    async def seek(
-        self, org: str, queue: str, request: wire.SeekRequest, actor: str
-    ) -> wire.VerbReply: ...
-    async def pause(
-        self, org: str, queue: str, request: wire.PauseRequest, actor: str
-    ) -> wire.VerbReply: ...
-    async def resume(
-        self, org: str, queue: str, request: wire.PauseRequest, actor: str
-    ) -> wire.VerbReply: ...
-
-    def health(self) -> wire.HealthReply: ...
-    def metrics(self) -> Iterable[Family]: ...
     async def topology(self) -> wire.TopologyReply: ...
     async def audit(self) -> wire.AuditReply: ...
+
+
+class Broker(Protocol):
+    """Everything behind a route."""
+
+    @property
+    def operations(self) -> Operations: ...
+    @property
+    def insights(self) -> Insights: ...
+
+    async def push(
+        self, org: str, items: list[wire.PushItem], *, qos: int = 1
+    ) -> list[wire.PushResult]:
+        """Store; a payload is a Raw of JSON text, or `bytes` where the caller sent bytes."""
+
+    async def lease(self, org: str, queue: str, request: wire.LeaseRequest) -> wire.LeaseReply:
+        """Lease; cancelled when the caller goes away, and then nothing may stay leased."""
+
+    async def settle(self, org: str, request: wire.SettleRequest) -> wire.SettleReply: ...
+    def health(self) -> wire.HealthReply: ...
+    def metrics(self) -> Iterable[Family]: ...
 
 
 Messages = Sequence[wire.Message] | Sequence[wire.BrowsedMessage] | Sequence[wire.DeadLetter]

@@ -35,28 +35,28 @@ class ReasonQuery(Request):
 async def put_queue(call: Call) -> Response:
     options = await call.read_or_default(QueueOptions)
     name = call.params["queue"]
-    created, queue = await call.broker.put_queue(call.org, name, options, call.actor)
+    created, queue = await call.broker.operations.put_queue(call.org, name, options, call.actor)
     return call.reply(queue, 201 if created else 200)
 
 
 async def patch_queue(call: Call) -> Response:
     patch = await call.read(QueuePatch)
     name = call.params["queue"]
-    return call.reply(await call.broker.patch_queue(call.org, name, patch, call.actor))
+    return call.reply(await call.broker.operations.patch_queue(call.org, name, patch, call.actor))
 
 
 async def get_queue(call: Call) -> Response:
-    return call.reply(await call.broker.get_queue(call.org, call.params["queue"]))
+    return call.reply(await call.broker.insights.get_queue(call.org, call.params["queue"]))
 
 
 async def delete_queue(call: Call) -> Response:
     reason, name = call.query(ReasonQuery).reason, call.params["queue"]
-    return call.reply(await call.broker.delete_queue(call.org, name, call.actor, reason))
+    return call.reply(await call.broker.operations.delete_queue(call.org, name, call.actor, reason))
 
 
 async def list_queues(call: Call) -> Response:
     query = call.query(ListQuery)
-    return call.reply(await call.broker.list_queues(call.org, query.after, query.limit))
+    return call.reply(await call.broker.insights.list_queues(call.org, query.after, query.limit))
 
 
 # ---------------------------------------------------------------- groups
@@ -65,20 +65,22 @@ async def list_queues(call: Call) -> Response:
 async def put_group(call: Call) -> Response:
     options = await call.read_or_default(GroupOptions)
     queue, group = call.params["queue"], call.params["group"]
-    created, counts = await call.broker.put_group(call.org, queue, group, options, call.actor)
+    created, counts = await call.broker.operations.put_group(
+        call.org, queue, group, options, call.actor
+    )
     return call.reply(counts, 201 if created else 200)
 
 
 async def get_group(call: Call) -> Response:
     queue, group = call.params["queue"], call.params["group"]
-    return call.reply(await call.broker.get_group(call.org, queue, group))
+    return call.reply(await call.broker.insights.get_group(call.org, queue, group))
 
 
 async def list_groups(call: Call) -> Response:
-    groups = await call.broker.list_groups(call.org, call.params["queue"])
+    groups = await call.broker.insights.list_groups(call.org, call.params["queue"])
     return call.reply(GroupListReply(groups=groups))
 
 
 async def delete_group(call: Call) -> Response:
     queue, group = call.params["queue"], call.params["group"]
-    return call.reply(await call.broker.delete_group(call.org, queue, group, call.actor))
+    return call.reply(await call.broker.operations.delete_group(call.org, queue, group, call.actor))

@@ -31,10 +31,10 @@ def _verb(kind: type[R], verb: Verb[R], *, needs_body: bool = False) -> Handler:
     return handle
 
 
-redrive = _verb(RedriveRequest, lambda broker: broker.redrive)
-unblock = _verb(UnblockRequest, lambda broker: broker.unblock)
-park = _verb(ParkRequest, lambda broker: broker.park)
-purge = _verb(PurgeRequest, lambda broker: broker.purge, needs_body=True)
-seek = _verb(SeekRequest, lambda broker: broker.seek, needs_body=True)
-pause = _verb(PauseRequest, lambda broker: broker.pause)
-resume = _verb(PauseRequest, lambda broker: broker.resume)
+redrive = _verb(RedriveRequest, lambda broker: broker.operations.redrive)
+unblock = _verb(UnblockRequest, lambda broker: broker.operations.unblock)
+park = _verb(ParkRequest, lambda broker: broker.operations.park)
+purge = _verb(PurgeRequest, lambda broker: broker.operations.purge, needs_body=True)
+seek = _verb(SeekRequest, lambda broker: broker.operations.seek, needs_body=True)
+pause = _verb(PauseRequest, lambda broker: broker.operations.pause)
+resume = _verb(PauseRequest, lambda broker: broker.operations.resume)

@@ -199,6 +199,7 @@ def store(shard: Shard, entry: LaneEntry, arrivals: Arrivals, now_ms: int) -> in
         _schedule(entry, arrivals, first, now_ms)
         shard.set_alarm(entry)
     draft.messages += count
+    draft.payload_bytes += sum(map(len, arrivals.payloads))
     entry.used_ms = now_ms
     shard.on_ready(entry)
     return first

@@ -145,7 +145,7 @@ class Facts:
                 self._check_cap(org, count[0] if count else 0)
                 new = names | {"options": encoded}
                 row = await (await conn.execute(QUERIES["queue_insert"].sql, new)).fetchone()
-        assert row is not None  # noqa: S101 (an INSERT … RETURNING returns)
+        assert row is not None
         return made, await self._admit(row)
 
     def _check_cap(self, org: str, count: int) -> None:
@@ -226,7 +226,7 @@ class Facts:
         known = queue.lanes.get(partition)
         if known is not None:
             return known
-        if not partition or "\0" in partition or len(partition.encode()) > 256:  # noqa: PLR2004
+        if not partition or "\0" in partition or len(partition.encode()) > 256:
             raise InvalidNameError(
                 f"partition {partition[:40]!r}… is empty, has a NUL, or is over 256 bytes"
             )
@@ -240,7 +240,7 @@ class Facts:
         row = await self._database.row("lane_insert", **address, shard_id=shard_id)
         if row is None:
             row = await self._database.row("lane_find", **address)
-        assert row is not None  # noqa: S101 (inserted now, or before)
+        assert row is not None
         return self._admit_lane(queue, row)
 
     def _admit_lane(self, queue: QueueFacts, row: tuple[Any, ...]) -> LaneFacts:

@@ -8,6 +8,8 @@ import time
 from datetime import datetime
 from typing import Any
 
+from msgspec import convert
+
 from spillway import wire
 from spillway.broker.browse import Browse, Cursor, body, decode, lanes_from
 from spillway.broker.census import Census, LaneCount, Tally, groups_of
@@ -30,6 +32,7 @@ from spillway.core.state import (
     SETTLED,
     GroupState,
 )
+from spillway.log.audit import run as run_audit
 from spillway.log.database import Database
 
 BLOCKED_SHOWN_MAX = 10_000
@@ -204,6 +207,12 @@ class Insights:
             lease_until=None if until is None else rfc3339(until),
             commit_seq=commit_seq,
         )
+
+    async def audit(self) -> wire.AuditReply:
+        """The conservation law, checked from the log itself."""
+        found = await run_audit(self._database.url)
+        reply: wire.AuditReply = convert(found, wire.AuditReply, from_attributes=True)
+        return reply
 
     async def authenticate(self, key: str) -> tuple[str, str]:
         """Whose key this is. The database knows its digest only."""

@@ -3,7 +3,10 @@
 import asyncio
 from dataclasses import dataclass, field
 
+import structlog
+
 from spillway.broker.facts import LaneFacts
+from spillway.core.errors import SpillwayError
 from spillway.core.lane import DedupeWindow, Lane
 from spillway.core.message import RecordBatch
 from spillway.core.state import GroupState
@@ -13,6 +16,8 @@ from spillway.log.queries import QUERIES
 from spillway.log.writer import ControlRow
 from spillway.warm.memory import Budget, Window
 
+log = structlog.get_logger(__name__)
+
 
 @dataclass(slots=True)
 class GroupEntry:
@@ -21,6 +26,8 @@ class GroupEntry:
     state: GroupState = field(default_factory=GroupState)
     seq: int = 0
     unsaved_events: int = 0
+    error: SpillwayError | None = None
+    """Its control log is damaged: it answers nothing, and nothing of its lane is pruned."""
     open_row: ControlRow | None = None
     held_back: bool = False
     """The last lease got nothing though something waits (cap, order): look again on any change."""
@@ -40,6 +47,8 @@ class LaneEntry:
     used_ms: int = 0
     reading: asyncio.Task[list[RecordBatch]] | None = None
     """A read-ahead that fills the window."""
+    fallbacks: int = 0
+    """How many checkpoints could not be used when it was loaded."""
     dead: bool = False
 
     def group(self, name: str) -> GroupEntry:
@@ -47,10 +56,14 @@ class LaneEntry:
         entry = self.groups.get(name)
         if entry is None:
             entry = self.groups[name] = GroupEntry()
+        if entry.error is not None:
+            raise entry.error
         return entry
 
     def trim(self) -> int:
         """Everything up to here is settled for every group; 0 where no group began."""
+        if any(g.error for g in self.groups.values()):
+            return 0
         return min((g.state.trim for g in self.groups.values() if g.state.exists), default=0)
 
     @property
@@ -81,12 +94,22 @@ async def load_lanes(
             if lane.lane_id in tails
         }
         for (lane_id, group), restored in folded.items():
-            groups = entries[lane_id].groups
-            groups[group] = GroupEntry(restored.state, restored.seq, restored.events)
+            entry = entries[lane_id]
+            entry.groups[group] = _group_entry(restored)
+            entry.fallbacks += len(restored.problems)
         for lane_id, entry in entries.items():
             for batch in await reader.read_timed_batches(conn, lane_id, entry.trim()):
                 note_times(entry.lane, batch, entry.trim())
     return list(entries.values())
+
+
+def _group_entry(restored: checkpoints.Folded) -> GroupEntry:
+    for problem in restored.problems:
+        lane_id, group = restored.key
+        log.warning("checkpoint_fallback", lane=lane_id, group=group, problem=problem)
+    if restored.error is not None:
+        return GroupEntry(seq=restored.seq, error=restored.error)
+    return GroupEntry(restored.state, restored.seq, restored.events)
 
 
 def _entry(facts: LaneFacts, row: tuple[int, int, int], budgets: dict[int, Budget]) -> LaneEntry:

@@ -47,7 +47,7 @@ class Ownership(Duty):
             except (SpillwayError, OSError) as exc:
                 log.info("shard_not_held", shard=shard.shard_id, error=str(exc))
         self.database_answers = True
-        if time.monotonic() - self._seen_at > 5.0:  # noqa: PLR2004 (brokers show for 15 s)
+        if time.monotonic() - self._seen_at > 5.0:
             await self._database.rows(
                 "broker_seen", broker_id=self._broker_id, address=self.address
             )

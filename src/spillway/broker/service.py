@@ -5,7 +5,7 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -13,19 +13,25 @@ from importlib.metadata import version
 import structlog
 
 from spillway.broker.bodies import Bodies
+from spillway.broker.census import Census
 from spillway.broker.checkpointer import Checkpointer
 from spillway.broker.clock import Clock
+from spillway.broker.counters import Counters
 from spillway.broker.delivery import Delivery
 from spillway.broker.dispatch import Dispatch
 from spillway.broker.duty import Duty
 from spillway.broker.facts import Facts
+from spillway.broker.insights import Insights
 from spillway.broker.intake import Intake, ItemLimits
 from spillway.broker.lanes import LaneEntry
+from spillway.broker.metrics import Metrics
+from spillway.broker.operations import Operations
 from spillway.broker.ownership import Ownership
 from spillway.broker.pruner import Pruner
 from spillway.broker.shard import Shard, ShardConfig
 from spillway.broker.sweeper import Sweeper
 from spillway.core.errors import ShuttingDownError, SpillwayError
+from spillway.core.metrics import Family
 from spillway.log.database import Database
 from spillway.warm.memory import Budget
 from spillway.wire import (
@@ -94,6 +100,28 @@ class Broker:
         self.ownership = Ownership(
             self.shards, database, config.broker_id, config.address, config.shard.lease_s
         )
+        self.counters = Counters()
+        self.census = Census(self.facts, self.shards, database)
+        self.insights = Insights(self.facts, self.shards, database, self.census)
+        self.operations = Operations(
+            facts=self.facts,
+            shards=self.shards,
+            dispatch=self.dispatch,
+            database=database,
+            budgets=self.budgets,
+            insights=self.insights,
+            now_ms=self.clock.now_ms,
+        )
+        self._metrics = Metrics(
+            facts=self.facts,
+            shards=self.shards,
+            dispatch=self.dispatch,
+            budgets=self.budgets,
+            census=self.census,
+            counters=self.counters,
+            totals=self._totals(),
+            now_ms=self.clock.now_ms,
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._requests = 0
         self._idle = asyncio.Event()
@@ -102,13 +130,15 @@ class Broker:
         for shard in self.shards:
             shard.on_ready = self._announce
             shard.on_acquired = self._wake_lanes
+            shard.on_counts = self.counters.add
+            shard.on_commit = self.counters.commit
 
     # ------------------------------------------------------------ life
 
     @property
     def duties(self) -> list[Duty]:
         """The background duties."""
-        return [self.ownership, self.sweeper, self.checkpointer, self.pruner]
+        return [self.ownership, self.sweeper, self.checkpointer, self.pruner, self.census]
 
     async def start(self) -> None:
         """Take the shards that are free and begin the duties."""
@@ -167,6 +197,19 @@ class Broker:
             shards_total=len(self.shards),
         )
 
+    def metrics(self, by: Iterable[str] = ()) -> list[Family]:
+        """Every metric family, read from state now."""
+        return self._metrics.collect(by)
+
+    def _totals(self) -> dict[str, Callable[[], int]]:
+        """What the duties count themselves."""
+        return {
+            "spillway_queue_snapshot_oversize_skipped_total": lambda: self.checkpointer.split,
+            "spillway_checkpoints_written_total": lambda: self.checkpointer.written,
+            "spillway_checkpoint_fallbacks_total": lambda: sum(s.fallbacks for s in self.shards),
+            "spillway_pruned_messages_total": lambda: self.pruner.pruned_messages,
+        }
+
     # ------------------------------------------------------------ messages
 
     def _enter(self) -> None:
@@ -180,8 +223,10 @@ class Broker:
         if not self._requests:
             self._idle.set()
 
-    async def push(self, org: str, items: list[PushItem], *, qos: int = 1) -> list[PushResult]:
-        """Store messages; one result an item, in order."""
+    async def push(self, org: str, items: list[PushItem], *, qos: int = 1) -> list[PushResult]:  # noqa: ARG002
+        """Store messages; one result an item, in order. `qos` 0 may be answered earlier: a
+        broker without a spool keeps the stronger promise for it too.
+        """
         self._enter()
         try:
             return await self.intake.push(org, items)
@@ -208,31 +253,3 @@ class Broker:
 def _report(name: str, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         log.critical("duty_died", duty=name, exc_info=task.exception())
-
-
-# interim until operations.py exists
-async def _put_queue(self, org, name, options, actor):  # type: ignore
-    made, q = await self.facts.create_queue(org, name, options)
-    from spillway.wire import QueueReply
-
-    return made, QueueReply(
-        queue=name,
-        org=org,
-        created_at=q.created_at.isoformat(),
-        paused=False,
-        options=q.options,
-        lanes=0,
-        tail=0,
-        groups=[],
-    )
-
-
-async def _delete_queue(self, org, name, actor, reason):  # type: ignore
-    from spillway.wire import DeletedReply
-
-    return DeletedReply(deleted=name)
-
-
-if not hasattr(Broker, "put_queue"):
-    Broker.put_queue = _put_queue  # type: ignore
-    Broker.delete_queue = _delete_queue  # type: ignore

@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 import structlog
 
+from spillway.broker.aftermath import FREES, count, dead_letters
 from spillway.broker.clock import Clock
 from spillway.broker.draft import Draft
 from spillway.broker.facts import LaneFacts
@@ -32,12 +33,12 @@ from spillway.core.errors import (
     invariant,
 )
 from spillway.core.group import decide, evolve, is_due
-from spillway.core.state import GroupState, Moment, attempts_of, next_wake_ms
+from spillway.core.state import Moment, next_wake_ms
 from spillway.log.checkpoints import CheckpointItem, encode
 from spillway.log.connect import classify
 from spillway.log.database import Database
 from spillway.log.queries import QUERIES
-from spillway.log.writer import ControlRow, NewDead, Writer
+from spillway.log.writer import ControlRow, Writer
 from spillway.warm.memory import Budget
 
 log = structlog.get_logger(__name__)
@@ -60,7 +61,7 @@ class ShardConfig:
 class Shard:
     """The lanes of one shard, and the loop that commits what is decided about them."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (made in one place)
         self,
         shard_id: int,
         owner: str,
@@ -74,6 +75,7 @@ class Shard:
         self.commit_seq = 0
         self.owned = False
         self.commits = 0
+        self.fallbacks = 0
         self.entries: dict[int, LaneEntry] = {}
         self.on_ready: Callable[[LaneEntry], None] = lambda _: None
         self.on_alarm: Callable[[LaneEntry, int], None] = lambda _entry, _ms: None
@@ -93,7 +95,7 @@ class Shard:
         self._acquiring = asyncio.Lock()
         self._loading: dict[int, asyncio.Future[None]] = {}
         self._closing = False
-        self._random = random.Random()  # noqa: S311 (jitter, not a secret)
+        self._random = random.Random()
 
     # ------------------------------------------------------------ ownership
 
@@ -210,6 +212,7 @@ class Shard:
                 for entry in loaded:
                     entry.used_ms = self._clock.now_ms()
                     self.entries[entry.facts.lane_id] = entry
+                    self.fallbacks += entry.fallbacks
                     self.set_alarm(entry)
         finally:
             for lane in facts:
@@ -270,7 +273,7 @@ class Shard:
         if messages >= self._config.draft_messages_max or size >= self._config.draft_bytes_max:
             raise OverloadedError(f"{messages} messages ({size} bytes) wait for their commit")
 
-    def handle(self, entry: LaneEntry, group: str, command: cmd.Command) -> Any:
+    def handle(self, entry: LaneEntry, group: str, command: cmd.Command) -> Any:  # noqa: ANN401 (each command has its own reply)
         """Decide a command about a group of a lane; the reply holds once `durable` returns."""
         moment = self.moment(entry)
         target = entry.group(group)
@@ -322,12 +325,12 @@ class Shard:
         row = self._open_row(draft, entry, group, target)
         for event in decision.events:
             if isinstance(event, ev.Parked):
-                draft.commit.dead.extend(_dead_letters(entry, group, target.state, event, moment))
-            self._count(draft, entry, event)
+                draft.commit.dead.extend(dead_letters(entry, group, target.state, event, moment))
+            count(draft, entry, event)
             evolve(target.state, event)
             row.events.append((moment.now_ms, event))
         target.unsaved_events += len(decision.events)
-        if target.held_back or any(type(event) in _FREES for event in decision.events):
+        if target.held_back or any(type(event) in FREES for event in decision.events):
             target.held_back = False
             self.on_ready(entry)
 
@@ -339,17 +342,6 @@ class Shard:
             target.open_row = ControlRow(entry.facts.lane_id, group, target.seq)
             draft.commit.controls.append(target.open_row)
         return target.open_row
-
-    def _count(self, draft: Draft, entry: LaneEntry, event: ev.Event) -> None:
-        counted = _COUNTED.get(type(event))
-        if counted is not None:
-            ranges: tuple[tuple[int, ...], ...] = getattr(event, "ranges", ()) or getattr(
-                event, "runs", ()
-            )
-            size = sum(run[1] - run[0] + 1 for run in ranges)
-            draft.counts[entry.facts.queue.queue_id, counted] += size
-        if isinstance(event, ev.Expired):
-            draft.counts[entry.facts.queue.queue_id, "expired_leases"] += 1
 
     # ------------------------------------------------------------ commits
 
@@ -428,7 +420,7 @@ class Shard:
         self.on_counts(draft.counts.items())
 
     async def _recover(self, draft: Draft, cause: Exception) -> None:
-        """A commit's outcome is unknown: ask the log, whose `commit_seq` knows, before answering."""
+        """A commit's outcome is unknown: ask the log, whose `commit_seq` knows, then answer."""
         error = classify(cause) if isinstance(cause, psycopg.Error) else None
         log.warning("commit_failed", shard=self.shard_id, error=repr(cause))
         attempted = self.commit_seq + 1
@@ -460,49 +452,3 @@ class Shard:
             except (SpillwayError, psycopg.Error, OSError) as exc:
                 log.info("shard_reacquire_failed", shard=self.shard_id, error=str(exc))
             await asyncio.sleep(0.1)
-
-
-_COUNTED: dict[type[Any], str] = {
-    ev.Leased: "consumed",
-    ev.Acked: "acked",
-    ev.Nacked: "nacked",
-    ev.Expired: "redelivered",
-    ev.Parked: "parked",
-    ev.Blocked: "blocked",
-    ev.Dropped: "dropped",
-    ev.Redriven: "redriven",
-    ev.Purged: "purged",
-}
-
-
-_FREES = (ev.Nacked, ev.Expired, ev.Unblocked, ev.Sought)
-"""Events after which something may be leasable that was not before."""
-
-
-def _dead_letters(
-    entry: LaneEntry, group: str, state: GroupState, event: ev.Parked, moment: Moment
-) -> Iterable[NewDead]:
-    """A dead letter for each version of a Parked event (looked at before the event is folded)."""
-    facts = entry.facts
-    for start, end in event.ranges:
-        for version in range(start, end + 1):
-            yield NewDead(
-                facts.queue.queue_id,
-                facts.lane_id,
-                group,
-                version,
-                attempts_of(state, version),
-                event.cause,
-                event.error or _last_error(state, version),
-                event.actor,
-                event.reason,
-                moment.now_ms,
-            )
-
-
-def _last_error(state: GroupState, version: int) -> str | None:
-    waiting = state.waiting.get(version)
-    if waiting is not None:
-        return waiting.error
-    blocking = state.blocked.get(version)
-    return blocking.error if blocking else None

@@ -30,8 +30,9 @@ class Database:
             kwargs={
                 "autocommit": True,
                 "application_name": "spillway",
-                "options": f"-c timezone=UTC -c statement_timeout={STATEMENT_TIMEOUT_S}s",
+                "options": f"-c statement_timeout={STATEMENT_TIMEOUT_S}s",
             },
+            configure=_begin_session,
             check=AsyncConnectionPool.check_connection,
             open=False,
         )
@@ -69,3 +70,8 @@ class Database:
         """Run a named query for at most one row."""
         found = await self.rows(query, **params)
         return found[0] if found else None
+
+
+async def _begin_session(conn: psycopg.AsyncConnection) -> None:
+    """Whatever the role's defaults are, ours hold."""
+    await conn.execute(QUERIES["session"].sql)

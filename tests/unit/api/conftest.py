@@ -95,6 +95,14 @@ class StandIn:
     holding: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: bool = False
 
+    @property
+    def operations(self) -> "StandIn":
+        return self
+
+    @property
+    def insights(self) -> "StandIn":
+        return self
+
     def asked(self, what: str, *arguments: Any) -> None:
         self.calls.append((what, arguments))
         if self.error is not None:

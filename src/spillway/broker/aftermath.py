@@ -1,0 +1,68 @@
+"""What follows from an event beside its fold: counts, dead letters, who looks again."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from spillway.broker.draft import Draft
+from spillway.broker.lanes import LaneEntry
+from spillway.core import events as ev
+from spillway.core.state import GroupState, Moment, attempts_of
+from spillway.log.writer import NewDead
+
+COUNTED: dict[type[Any], str] = {
+    ev.Leased: "consumed",
+    ev.Acked: "acked",
+    ev.Nacked: "nacked",
+    ev.Expired: "redelivered",
+    ev.Parked: "parked",
+    ev.Blocked: "blocked",
+    ev.Dropped: "dropped",
+    ev.Redriven: "redriven",
+    ev.Purged: "purged",
+}
+
+
+FREES = (ev.Nacked, ev.Expired, ev.Unblocked, ev.Sought)
+"""Events after which something may be leasable that was not before."""
+
+
+def count(draft: Draft, entry: LaneEntry, event: ev.Event) -> None:
+    """Note in the draft what an event did; it counts once the draft is in the log."""
+    queue_id = entry.facts.queue.queue_id
+    counted = COUNTED.get(type(event))
+    if counted is not None:
+        runs: tuple[tuple[int, ...], ...] = getattr(event, "ranges", ()) or getattr(
+            event, "runs", ()
+        )
+        draft.counts[queue_id, counted] += sum(run[1] - run[0] + 1 for run in runs)
+    if isinstance(event, ev.Expired):
+        draft.counts[queue_id, "expired_leases"] += 1
+
+
+def dead_letters(
+    entry: LaneEntry, group: str, state: GroupState, event: ev.Parked, moment: Moment
+) -> Iterable[NewDead]:
+    """A dead letter for each version of a Parked event (looked at before the event is folded)."""
+    facts = entry.facts
+    for start, end in event.ranges:
+        for version in range(start, end + 1):
+            yield NewDead(
+                facts.queue.queue_id,
+                facts.lane_id,
+                group,
+                version,
+                attempts_of(state, version),
+                event.cause,
+                event.error or _last_error(state, version),
+                event.actor,
+                event.reason,
+                moment.now_ms,
+            )
+
+
+def _last_error(state: GroupState, version: int) -> str | None:
+    waiting = state.waiting.get(version)
+    if waiting is not None:
+        return waiting.error
+    blocking = state.blocked.get(version)
+    return blocking.error if blocking else None
