@@ -31,12 +31,12 @@ class Settings(BaseSettings):
         10.0, gt=0, le=300, description="A commit that takes longer is taken as failed."
     )
     auto_create_queues: bool = Field(
-        True, description="Whether a push to an unknown queue makes it."
+        default=True, description="Whether a push to an unknown queue makes it."
     )
     queues_per_org_max: int = Field(
         10_000, ge=1, description="How many queues an org may have (over the whole cluster)."
     )
-    require_api_key: bool = Field(False, description="Refuse requests without an API key.")
+    require_api_key: bool = Field(default=False, description="Refuse requests without an API key.")
     message_bytes_max: int = Field(MIB, ge=1, le=64 * MIB, description="Largest payload.")
     request_bytes_max: int = Field(
         16 * MIB, ge=1024, le=256 * MIB, description="Largest request body."

@@ -1,4 +1,4 @@
-"""Logs: an event is a snake_case noun and verb, its details are keys. Pretty on a terminal, else JSON."""
+"""Logs: an event is a snake_case noun and verb, its details are keys; JSON but on a terminal."""
 
 import logging
 import sys

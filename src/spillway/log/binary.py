@@ -53,7 +53,7 @@ def array(element: int, values: Sequence[bytes | None]) -> bytes:
             append(NULL)
             continue
         size = len(value)
-        append(_LENGTHS[size] if size < 4096 else _length(size))  # noqa: PLR2004
+        append(_LENGTHS[size] if size < 4096 else _length(size))
         append(value)
     return b"".join(parts)
 

@@ -1,4 +1,4 @@
-"""The broker's doors to PostgreSQL: a small pool for questions and facts, own connections for commits."""
+"""The broker's doors to PostgreSQL: a small pool for questions, own connections for commits."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

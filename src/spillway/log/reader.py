@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import psycopg
+from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.pq import Format
 
@@ -26,14 +27,14 @@ class _RawLoader(Loader):
 
     format = Format.BINARY
 
-    def load(self, data: Any) -> bytes:
+    def load(self, data: Buffer) -> bytes:
         return bytes(data)
 
 
 async def read_batches(
     conn: psycopg.AsyncConnection, lane_id: int, start: int, count_max: int, bytes_max: int
 ) -> list[RecordBatch]:
-    """The batches from the one that holds `start` on: about `count_max` messages, at least one row."""
+    """The batches from the one that holds `start` on: about `count_max` messages, or one row."""
     params = {"lane_id": lane_id, "start": start, "end": start + count_max, "bytes": bytes_max}
     return await _batches(conn, lane_id, "batches_from", params)
 
