@@ -48,6 +48,7 @@ class Ledger:
     asked: set[tuple[int, int]] = field(default_factory=set)
     believed: dict[int, tuple[int, int]] = field(default_factory=dict)
     newest: int = 0
+    revoked_to: int = 0
     deliveries: int = 0
 
     def entry(self, version: int) -> Entry:
@@ -156,6 +157,7 @@ class Ledger:
             entry.place = "free" if version > after else "settled"
             entry.attempts, entry.due_ms, entry.is_new = 0, 0, True
         self.newest = 0
+        self.revoked_to = max(self.deadlines, default=0)
         self.believed.clear()
 
     def _on_silent(self, _event: ev.Event, _now_ms: int) -> None:
@@ -174,6 +176,8 @@ class Ledger:
         self, lease_id: int, version: int, attempt: int, until_ms: int, now_ms: int
     ) -> None:
         """A worker was told that it holds a version."""
+        if lease_id <= self.revoked_to:
+            return  # granted and revoked in one commit: its acks will be refused
         holder, until = self.believed.get(version, (0, 0))
         promise(holder in {0, lease_id} or until <= now_ms, "two holders of", version)
         entry = self.entry(version)
