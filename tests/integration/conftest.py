@@ -1,11 +1,15 @@
-"""A log written by hand, the way a shard writes it: what readers of the log are tested on."""
+"""A log written by hand, the way a shard writes it, and a desk before a broker that runs."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from random import Random
+from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
+from spillway import wire
+from spillway.broker.service import Broker
 from spillway.core import commands as cmd
 from spillway.core import events as ev
 from spillway.core.group import handle
@@ -14,6 +18,8 @@ from spillway.core.policy import Policy
 from spillway.core.state import GroupState, Moment
 from spillway.log import events as codec
 from spillway.log.checkpoints import CheckpointItem, encode
+from spillway.settings import Settings
+from spillway.wiring import running_broker
 
 GROUP = "default"
 
@@ -129,3 +135,101 @@ def written_log(database_url: str) -> Iterator[WrittenLog]:
     log.do(cmd.CreateGroup())
     yield log
     log.conn.close()
+
+
+# ---------------------------------------------------------------- a broker
+
+
+class Desk:
+    """A broker with short words for what tests do all the time; the queue is `orders`."""
+
+    def __init__(self, broker: Broker, url: str) -> None:
+        self.broker = broker
+        self.url = url
+        self.operations = broker.operations
+        self.insights = broker.insights
+
+    async def queue(self, name: str = "orders", **options: Any) -> wire.QueueReply:
+        made = wire.QueueOptions(**({"backoff_base_ms": 0} | options))
+        return (await self.operations.put_queue("default", name, made, "ann"))[1]
+
+    async def push(self, *payloads: Any, queue: str = "orders", **item: Any) -> list[int]:
+        """The versions of the messages."""
+        items = [
+            wire.PushItem(
+                queue=queue,
+                payload=p if isinstance(p, bytes) else msgspec.Raw(msgspec.json.encode(p)),
+                **item,
+            )
+            for p in payloads
+        ]
+        results = await self.broker.push("default", items)
+        assert [result.error for result in results] == [None] * len(items)
+        return [result.version for result in results]
+
+    async def lease(
+        self, count: int = 1, group: str = "default", queue: str = "orders", **more: Any
+    ) -> list[wire.Message]:
+        request = wire.LeaseRequest(group=group, max=count, **more)
+        return (await self.broker.lease("default", queue, request)).messages
+
+    async def ack(self, *messages: wire.Message) -> list[str]:
+        request = wire.SettleRequest(ack=[message.receipt for message in messages])
+        reply = await self.broker.settle("default", request)
+        return [result.status for result in reply.results]
+
+    async def nack(self, *messages: wire.Message, **more: Any) -> list[str]:
+        nacks = [wire.Nack(receipt=message.receipt, **more) for message in messages]
+        reply = await self.broker.settle("default", wire.SettleRequest(nack=nacks))
+        return [result.status for result in reply.results]
+
+    async def die(self, count: int = 1, error: str = "poison", **more: Any) -> list[wire.Message]:
+        """Lease messages and park them."""
+        messages = await self.lease(count, **more)
+        assert await self.nack(*messages, park=True, error=error) == ["parked"] * len(messages)
+        return messages
+
+    async def counts(self, group: str = "default", queue: str = "orders") -> dict[str, int]:
+        """Where the messages are; states without any are left out."""
+        found = await self.insights.get_group("default", queue, group)
+        states = ("ready", "deferred", "leased", "blocked", "parked", "dropped", "settled")
+        return {name: n for name in states if (n := getattr(found, name))}
+
+    async def do(self, verb: str, queue: str = "orders", **request: Any) -> wire.VerbReply:
+        """An operator's verb."""
+        kind = getattr(wire, f"{verb.capitalize()}Request", wire.PauseRequest)
+        act = getattr(self.operations, verb)
+        return await act("default", queue, kind(**request), "ann")
+
+    async def dead(self, queue: str = "orders", limit: int = 100, **filters: Any) -> wire.DeadReply:
+        none = dict.fromkeys(("group", "partition", "key", "error_contains", "before", "after"))
+        asked = none | filters
+        return await self.insights.dead("default", queue, limit=limit, **asked)
+
+    async def browse(self, queue: str = "orders", limit: int = 100, **query: Any) -> Any:
+        none = dict.fromkeys(("partition", "from_version", "state", "next"))
+        asked = none | {"group": "default"} | query
+        return await self.insights.browse("default", queue, limit=limit, **asked)
+
+    async def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """What PostgreSQL says, seen from outside."""
+        async with await psycopg.AsyncConnection.connect(self.url) as conn:
+            return await (await conn.execute(statement)).fetchall()
+
+    async def balanced(self) -> bool:
+        """Whether the books balance, read from the log alone."""
+        return (await self.insights.audit()).balanced
+
+    def forget(self) -> None:
+        """Let every lane leave memory, as if the broker had just started; all is in the log."""
+        for shard in self.broker.shards:
+            for entry in list(shard.entries.values()):
+                shard.evict(entry)
+
+
+@pytest.fixture
+async def desk(database_url: str) -> AsyncIterator[Desk]:
+    """A desk before a fresh broker; afterwards the books must balance."""
+    async with running_broker(database_url, Settings(num_shards=2)) as broker:
+        yield (desk := Desk(broker, database_url))
+        assert await desk.balanced()

@@ -565,7 +565,7 @@ WHERE lane_id = %(lane_id)s AND ("group", seq) > (%(after_group)s, %(after_seq)s
 ORDER BY "group", seq LIMIT %(limit)s
 
 -- name: topology_shards
--- Who writes what; a lease that never was is null.
+-- Who writes what; without an owner there is no lease.
 SELECT shard_id, epoch, commit_seq, owner,
-    (extract(epoch FROM nullif(lease_until, '-infinity')) * 1000)::bigint
+    CASE WHEN owner IS NOT NULL THEN (extract(epoch FROM lease_until) * 1000)::bigint END
 FROM spillway.shard ORDER BY shard_id
