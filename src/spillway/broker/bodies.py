@@ -16,6 +16,8 @@ from spillway.log.reader import read_batches
 READ_BYTES_MAX = 4 * 1024 * 1024
 """How much of a lane (compressed) one read brings, however many messages that is."""
 
+STRETCH_MIN = 256
+
 Run = tuple[int, int, int]
 """(first version, last version, attempt)"""
 Slice = tuple[RecordBatch, int, int, int]
@@ -102,7 +104,8 @@ class Bodies:
 
 def _stretch(entry: LaneEntry) -> int:
     """How many messages one read-ahead brings: half of what the queue may keep at hand."""
-    return max(entry.facts.queue.options.in_memory_queue_size // 2, 256)
+    half = entry.facts.queue.options.in_memory_queue_size // 2
+    return max(min(half, entry.window.room), STRETCH_MIN)
 
 
 def _find(batches: list[RecordBatch], version: int) -> RecordBatch | None:

@@ -65,13 +65,15 @@ class Checkpointer(Duty):
             for entry, name in moved
             if not entry.dead
         ]
+        epoch = shard.epoch
         items = [shard.snapshot(entry, name) for entry, name, _ in saved]
         # The snapshot may hold what is decided but not committed: it must not get ahead of the log.
         await shard.flush()
         async with self._database.connection() as conn:
-            written = await checkpoints.write(conn, shard.shard_id, shard.epoch, items)
+            written = await checkpoints.write(conn, shard.shard_id, epoch, items)
         if not written:
-            shard.depose("the fence refused a checkpoint")
+            if shard.epoch == epoch:
+                shard.depose("the fence refused a checkpoint")
             return
         self.written += len(items)
         self.split += sum(len(item.data) > PART_BYTES_MAX for item in items)

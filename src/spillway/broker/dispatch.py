@@ -8,6 +8,7 @@ partition cannot starve another, and drops those that turn out to be empty.
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from itertools import islice
 
 from spillway.broker.facts import LaneFacts, QueueFacts
 
@@ -28,6 +29,14 @@ class Line:
             self.candidates[lane.lane_id] = lane
         self.wake()
 
+    def next_lanes(self, count: int, partitions: Iterable[str] | None) -> list[LaneFacts]:
+        """The candidates whose turn it is."""
+        if partitions is None:
+            return list(islice(self.candidates.values(), count))
+        wanted = set(partitions)
+        fitting = (lane for lane in self.candidates.values() if lane.partition in wanted)
+        return list(islice(fitting, count))
+
     def wake(self) -> None:
         """Let the one that waits longest look again."""
         while self._waiters:
@@ -35,6 +44,11 @@ class Line:
             if not waiter.done():
                 waiter.set_result(None)
                 return
+
+    def wake_all(self) -> None:
+        """Let everybody look again."""
+        while self._waiters:
+            self.wake()
 
     async def wait(self, timeout_s: float) -> None:
         """Wait for a wake, or for the time to be over."""
@@ -81,17 +95,23 @@ class Dispatch:
         for line in self.lines(lane.queue.queue_id):
             line.add(lane)
 
+    def look_again(self) -> None:
+        """Lanes may have come to this broker: every line begins anew."""
+        for lines in self._lines.values():
+            for line in lines.values():
+                line.primed = False
+                line.wake_all()
+
     def forget_queue(self, queue_id: int) -> None:
         """The queue is gone: let its waiters find out."""
         for line in self._lines.pop(queue_id, {}).values():
-            while line.waiting:
-                line.wake()
+            line.wake_all()
 
     def forget_group(self, queue_id: int, group: str) -> None:
         """The group is gone: let its waiters find out."""
         line = self._lines.get(queue_id, {}).pop(group, None)
-        while line is not None and line.waiting:
-            line.wake()
+        if line is not None:
+            line.wake_all()
 
     def stop(self) -> None:
         """Nobody waits any longer."""

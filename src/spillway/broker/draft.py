@@ -1,7 +1,7 @@
 """What a shard has decided but not yet written, and who waits for it."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from spillway.broker.lanes import LaneEntry
@@ -49,3 +49,50 @@ class Draft:
                 waiter.set_exception(error)
                 # Whoever waited may have left; that is no reason for a warning about the future.
                 waiter.exception()
+
+
+class Drafts:
+    """The commits of a shard that are not in the log yet: one gathers, some are full, one is out."""
+
+    def __init__(self) -> None:
+        self.gathering = Draft()
+        self.in_flight: Draft | None = None
+        self._sealed: deque[Draft] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._sealed or self.gathering)
+
+    @property
+    def messages(self) -> int:
+        """How many messages are decided and wait for their commit to begin."""
+        return self.gathering.messages + sum(draft.messages for draft in self._sealed)
+
+    @property
+    def payload_bytes(self) -> int:
+        """How many bytes those are."""
+        return self.gathering.payload_bytes + sum(draft.payload_bytes for draft in self._sealed)
+
+    @property
+    def last(self) -> Draft | None:
+        """The commit after which everything decided so far is in the log; None: it is already."""
+        if self.gathering:
+            return self.gathering
+        return self._sealed[-1] if self._sealed else self.in_flight
+
+    def seal(self) -> Draft:
+        """What is decided from here on goes into a commit of its own."""
+        self.gathering.close()
+        self._sealed.append(self.gathering)
+        self.gathering = Draft()
+        return self.gathering
+
+    def take(self) -> Draft:
+        """The next commit, closed."""
+        if not self._sealed:
+            self.seal()
+        return self._sealed.popleft()
+
+    def fail(self, error: Exception) -> None:
+        """None of those that are not out will be written."""
+        while self:
+            self.take().fail(error)

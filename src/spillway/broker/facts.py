@@ -110,10 +110,21 @@ class Facts:
         rows = await self._database.rows("queues_of_org", org=org, after=after, limit=limit)
         return [await self._admit(row) for row in rows]
 
-    async def load_all(self) -> None:
-        """Know every living queue (at start: gauges and alarms need them)."""
-        for row in await self._database.rows("queues_all"):
-            await self._admit(row)
+    async def refresh(self) -> None:
+        """Know every living queue as it is in the database now."""
+        rows = await self._database.rows("queues_all")
+        living = {row[0] for row in rows}
+        for queue in [queue for queue in self._by_id.values() if queue.queue_id not in living]:
+            self.forget(queue)
+        for row in rows:
+            queue = await self._admit(row)
+            queue.set_options(msgspec.json.decode(row[3], type=QueueOptions))
+            queue.paused, queue.lanes_known = row[4], False
+            await self._learn_groups(queue)
+
+    async def _learn_groups(self, queue: QueueFacts) -> None:
+        rows = await self._database.rows("groups_of_queue", queue_id=queue.queue_id)
+        queue.groups = {row[0]: GroupFacts(*row) for row in rows}
 
     async def _admit(self, row: tuple[Any, ...]) -> QueueFacts:
         queue_id, org, name, options, paused, created_at = row
@@ -122,8 +133,7 @@ class Facts:
             return known
         queue = QueueFacts(queue_id, org, name, QueueOptions(), paused, created_at)
         queue.set_options(msgspec.json.decode(options, type=QueueOptions))
-        for group in await self._database.rows("groups_of_queue", queue_id=queue_id):
-            queue.groups[group[0]] = GroupFacts(*group)
+        await self._learn_groups(queue)
         # Another task may have admitted it while this one waited for the groups.
         known = self._by_id.setdefault(queue_id, queue)
         self._queues[org, name] = known
@@ -195,8 +205,7 @@ class Facts:
             "group_insert", queue_id=queue.queue_id, group=name, kind="lease", start=start
         )
         if row is None:
-            for group in await self._database.rows("groups_of_queue", queue_id=queue.queue_id):
-                queue.groups.setdefault(group[0], GroupFacts(*group))
+            await self._learn_groups(queue)
             return False, queue.groups[name]
         return True, queue.groups.setdefault(name, GroupFacts(*row))
 

@@ -81,19 +81,22 @@ class Metrics:
         queues = {queue.queue_id: queue for queue in self._facts.cached_queues()}
         shown = self._counters.show(queues)
         labels = {i: _labels(queue) for i, queue in queues.items() if i in shown}
+        counted = list(self._census.counted())
         return [
-            *self._queue_gauges(labels, frozenset(by)),
-            *self._queue_facts(queues, labels),
+            *self._queue_gauges(counted, labels, frozenset(by)),
+            *self._queue_facts(counted, queues, labels),
             *self._queue_counters(labels, has_other=len(labels) < len(queues)),
             *self._broker_families(),
         ]
 
     # ------------------------------------------------------------ queues
 
-    def _queue_gauges(self, labels: Mapping[int, Labels], by: frozenset[str]) -> Iterator[Family]:
+    def _queue_gauges(
+        self, counted: list[LaneCount], labels: Mapping[int, Labels], by: frozenset[str]
+    ) -> Iterator[Family]:
         by_group: dict[Labels, Sum] = defaultdict(Sum)
         by_lane: dict[Labels, Sum] = {one: Sum() for one in labels.values()}
-        for count in self._census.counted():
+        for count in counted:
             own = labels.get(count.lane.queue.queue_id, OTHER_LABELS)
             lane = _bounded(by_lane, own, _with(own, by, partition=count.lane.partition))
             by_lane.setdefault(lane, Sum()).tail += count.tail
@@ -125,10 +128,13 @@ class Metrics:
         return family("spillway_queue_oldest_ready_seconds", samples)
 
     def _queue_facts(
-        self, queues: Mapping[int, QueueFacts], labels: Mapping[int, Labels]
+        self,
+        counted: list[LaneCount],
+        queues: Mapping[int, QueueFacts],
+        labels: Mapping[int, Labels],
     ) -> Iterator[Family]:
         backlog: dict[int, int] = defaultdict(int)
-        for count in self._census.counted():
+        for count in counted:
             backlog[count.lane.queue.queue_id] += count.backlog
         warm = {i: self._budgets[i].used if i in self._budgets else 0 for i in queues}
         cold = {i: max(0, backlog[i] - warm[i]) for i in queues}

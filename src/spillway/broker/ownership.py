@@ -1,5 +1,6 @@
 """Ownership: take shards that nobody holds, keep those that are held. PostgreSQL's clock judges."""
 
+import asyncio
 import time
 
 import structlog
@@ -10,6 +11,10 @@ from spillway.core.errors import DatabaseUnavailableError, SpillwayError
 from spillway.log.database import Database
 
 log = structlog.get_logger(__name__)
+
+HOLD_TIMEOUT_S = 3.0
+"""One shard whose row is locked by a frozen backend must not cost the leases of the others."""
+AT_ONCE = 4
 
 
 class Ownership(Duty):
@@ -28,6 +33,7 @@ class Ownership(Duty):
         self._lease_s = lease_s
         self._kept_at: dict[int, float] = {}
         self._seen_at = float("-inf")
+        self._turns = asyncio.Semaphore(AT_ONCE)
         self.database_answers = False
 
     async def run_once(self) -> int:
@@ -39,13 +45,10 @@ class Ownership(Duty):
             raise
 
     async def _round(self) -> int:
-        for shard in self._shards:
-            try:
-                await self._hold(shard)
-            except DatabaseUnavailableError:
-                raise
-            except (SpillwayError, OSError) as exc:
-                log.info("shard_not_held", shard=shard.shard_id, error=str(exc))
+        errors = await asyncio.gather(*map(self._try_hold, self._shards))
+        unavailable = next((e for e in errors if isinstance(e, DatabaseUnavailableError)), None)
+        if unavailable is not None:
+            raise unavailable
         self.database_answers = True
         if time.monotonic() - self._seen_at > 5.0:
             await self._database.rows(
@@ -54,6 +57,15 @@ class Ownership(Duty):
             await self._database.rows("brokers_forget")
             self._seen_at = time.monotonic()
         return sum(shard.owned for shard in self._shards)
+
+    async def _try_hold(self, shard: Shard) -> Exception | None:
+        try:
+            async with self._turns, asyncio.timeout(HOLD_TIMEOUT_S):
+                await self._hold(shard)
+        except (SpillwayError, OSError) as exc:
+            log.info("shard_not_held", shard=shard.shard_id, error=str(exc))
+            return exc
+        return None
 
     async def _hold(self, shard: Shard) -> None:
         now = time.monotonic()

@@ -13,7 +13,8 @@ from spillway.log.database import Database
 
 log = structlog.get_logger(__name__)
 
-BATCHES_A_ROUND = 5_000
+BATCHES_A_ROUND = 500
+"""While they are deleted the fence is locked, and commits of the shard wait."""
 LANES_A_ROUND = 500
 
 

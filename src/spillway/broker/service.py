@@ -12,6 +12,7 @@ from importlib.metadata import version
 
 import structlog
 
+from spillway.broker.awakening import Awakening
 from spillway.broker.bodies import Bodies
 from spillway.broker.census import Census
 from spillway.broker.checkpointer import Checkpointer
@@ -28,6 +29,7 @@ from spillway.broker.metrics import Metrics
 from spillway.broker.operations import Operations
 from spillway.broker.ownership import Ownership
 from spillway.broker.pruner import Pruner
+from spillway.broker.settlement import Settlement
 from spillway.broker.shard import Shard, ShardConfig
 from spillway.broker.sweeper import Sweeper
 from spillway.core.errors import ShuttingDownError, SpillwayError
@@ -38,6 +40,7 @@ from spillway.wire import (
     HealthReply,
     LeaseReply,
     LeaseRequest,
+    Message,
     PushItem,
     PushResult,
     SettleReply,
@@ -87,6 +90,7 @@ class Broker:
             now_ms=self.clock.now_ms,
         )
         self.delivery = Delivery(self.facts, self.shards, self.dispatch, Bodies(database))
+        self.settlement = Settlement(self.facts, self.shards)
         self.sweeper = Sweeper(self.shards, self.clock)
         self.checkpointer = Checkpointer(
             self.shards,
@@ -100,6 +104,7 @@ class Broker:
         self.ownership = Ownership(
             self.shards, database, config.broker_id, config.address, config.shard.lease_s
         )
+        self.awakening = Awakening(self.shards, self.facts, self.dispatch, database)
         self.counters = Counters()
         self.census = Census(self.facts, self.shards, database)
         self.insights = Insights(self.facts, self.shards, database, self.census)
@@ -129,7 +134,8 @@ class Broker:
         self._stopping = False
         for shard in self.shards:
             shard.on_ready = self._announce
-            shard.on_acquired = self._wake_lanes
+            shard.on_taking = self._take_facts
+            shard.on_acquired = self.awakening.note
             shard.on_counts = self.counters.add
             shard.on_commit = self.counters.commit
 
@@ -138,12 +144,18 @@ class Broker:
     @property
     def duties(self) -> list[Duty]:
         """The background duties."""
-        return [self.ownership, self.sweeper, self.checkpointer, self.pruner, self.census]
+        return [
+            self.ownership,
+            self.awakening,
+            self.sweeper,
+            self.checkpointer,
+            self.pruner,
+            self.census,
+        ]
 
     async def start(self) -> None:
         """Take the shards that are free and begin the duties."""
         await self.ownership.run_once()
-        await self.facts.load_all()
         for shard in self.shards:
             self._spawn(shard.run(), f"shard-{shard.shard_id}")
         for duty in self.duties:
@@ -181,8 +193,10 @@ class Broker:
     def _announce(self, entry: LaneEntry) -> None:
         self.dispatch.announce(entry.facts)
 
-    def _wake_lanes(self, shard_id: int) -> None:
-        """Leases and retries of a shard that was just taken must end without anybody asking."""
+    async def _take_facts(self) -> None:
+        """Whoever wrote before may have changed queues: know them as they are now."""
+        await self.facts.refresh()
+        self.dispatch.look_again()
 
     def health(self) -> HealthReply:
         """How this broker is: ok while it holds its shards and PostgreSQL answers."""
@@ -245,9 +259,22 @@ class Broker:
         """Take settlements, and hand out more where asked."""
         self._enter()
         try:
-            return await self.delivery.settle(org, request)
+            if request.lease is not None:
+                await self.facts.queue(org, request.lease.queue)
+            settled = await self.settlement.settle(org, request)
+            reply = SettleReply(results=settled.results)
+            if request.lease is not None:
+                leased = await self.delivery.lease(org, request.lease.queue, request.lease)
+                reply.messages, reply.reason = leased.messages, leased.reason
+            for ticket in settled.tickets:
+                await ticket
+            return reply
         finally:
             self._leave()
+
+    def give_back(self, messages: Iterable[Message]) -> None:
+        """The caller left before these reached it: they are ready again, no attempt spent."""
+        self.delivery.give_back(message.receipt for message in messages)
 
 
 def _report(name: str, task: asyncio.Task[None]) -> None:

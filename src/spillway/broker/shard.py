@@ -9,8 +9,7 @@ is thrown away and comes back from the log: nobody ever sees it.
 import asyncio
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ import structlog
 
 from spillway.broker.aftermath import FREES, count, dead_letters
 from spillway.broker.clock import Clock
-from spillway.broker.draft import Draft
+from spillway.broker.draft import Draft, Drafts
 from spillway.broker.facts import LaneFacts
 from spillway.broker.lanes import GroupEntry, LaneEntry, load_dedupe, load_lanes
 from spillway.core import commands as cmd
@@ -30,7 +29,6 @@ from spillway.core.errors import (
     OverloadedError,
     ShuttingDownError,
     SpillwayError,
-    invariant,
 )
 from spillway.core.group import decide, evolve, is_due
 from spillway.core.state import Moment, next_wake_ms
@@ -44,6 +42,7 @@ from spillway.warm.memory import Budget
 log = structlog.get_logger(__name__)
 
 COMMIT_MESSAGES_MAX = 500
+COMMIT_BYTES_MAX = 4 * 1024 * 1024
 """A larger draft is split: while PostgreSQL writes one part, the next requests are read."""
 
 
@@ -79,6 +78,7 @@ class Shard:
         self.entries: dict[int, LaneEntry] = {}
         self.on_ready: Callable[[LaneEntry], None] = lambda _: None
         self.on_alarm: Callable[[LaneEntry, int], None] = lambda _entry, _ms: None
+        self.on_taking: Callable[[], Awaitable[None]] = _nothing
         self.on_acquired: Callable[[int], None] = lambda _: None
         self.on_counts: Callable[[Iterable[tuple[tuple[int, str], int]]], None] = lambda _: None
         self.on_commit: Callable[[float, int], None] = lambda _seconds, _messages: None
@@ -88,13 +88,15 @@ class Shard:
         self._config = config
         self._budgets = budgets
         self._writer: Writer | None = None
-        self._draft = Draft()
-        self._sealed: deque[Draft] = deque()
-        self._in_flight: Draft | None = None
+        self._drafts = Drafts()
         self._work = asyncio.Event()
         self._acquiring = asyncio.Lock()
         self._loading: dict[int, asyncio.Future[None]] = {}
         self._closing = False
+        self._certain_until_s = float("-inf")
+        self._absent: SpillwayError = NotOwnerError(
+            f"shard {shard_id} is not (yet) owned by this broker"
+        )
         self._random = random.Random()
 
     # ------------------------------------------------------------ ownership
@@ -102,21 +104,30 @@ class Shard:
     async def acquire(self) -> bool:
         """Try to become the writer. False: another broker holds the shard."""
         async with self._acquiring:
-            return self.owned or await self._acquire()
+            try:
+                return self.owned or await self._acquire()
+            except (SpillwayError, psycopg.Error, OSError) as exc:
+                self._absent = classify(exc)
+                raise self._absent from exc
 
     async def _acquire(self) -> bool:
+        asked_s = time.monotonic()
         conn = await self._database.dedicated(f"shard {self.shard_id}")
         try:
             row = await self._take(conn)
             if row is None:
                 await conn.close()
+                self._absent = NotOwnerError(f"shard {self.shard_id} is owned by another broker")
                 return False
-            self._writer = await Writer.open(conn)
+            writer = await Writer.open(conn)
+            await self.on_taking()
         except BaseException:
             await conn.close()
             raise
+        self._writer = writer
         self.epoch, self.commit_seq, now_s = row
         self._clock.anchor(now_s)
+        self._certain_until_s = asked_s + self._config.lease_s
         self.owned = True
         log.info("shard_acquired", shard=self.shard_id, epoch=self.epoch)
         self.on_acquired(self.shard_id)
@@ -134,20 +145,25 @@ class Shard:
 
     async def renew(self) -> None:
         """Keep the lease on the shard, or find out that it was lost."""
-        params = {"shard_id": self.shard_id, "epoch": self.epoch, "lease_s": self._config.lease_s}
+        asked_s, epoch = time.monotonic(), self.epoch
+        params = {"shard_id": self.shard_id, "epoch": epoch, "lease_s": self._config.lease_s}
         row = await self._database.row("shard_renew", **params)
+        if self.epoch != epoch:
+            return  # lost and taken again meanwhile: this answer is about the past
         if row is None:
             self.depose("another broker raised the epoch")
         else:
             self._clock.anchor(row[0])
+            self._certain_until_s = asked_s + self._config.lease_s
 
     def depose(self, why: str) -> None:
         """Stop writing; what was decided ahead of the log is thrown away."""
         if not self.owned:
             return
         log.warning("shard_lost", shard=self.shard_id, epoch=self.epoch, why=why)
+        self._absent = NotOwnerError(f"shard {self.shard_id} is owned by another broker now")
         self._forget_all()
-        self._fail_draft(NotOwnerError(f"shard {self.shard_id} is owned by another broker now"))
+        self._drafts.fail(self._absent)
         self._drop_writer()
 
     def _forget_all(self) -> None:
@@ -157,13 +173,10 @@ class Shard:
             entry.window.clear()
         self.entries.clear()
 
-    def _fail_draft(self, error: Exception) -> None:
-        while self._sealed or self._draft:
-            self._take_draft().fail(error)
-
     def _drop_writer(self) -> None:
         writer, self._writer = self._writer, None
-        if writer is not None:
+        # One that is in the middle of a commit is closed by the loop that waits for it.
+        if writer is not None and self._drafts.in_flight is None:
             writer.abandon()
 
     async def release(self) -> None:
@@ -182,24 +195,33 @@ class Shard:
         if self._closing:
             raise ShuttingDownError
         if not self.owned:
-            raise NotOwnerError(f"shard {self.shard_id} is not (yet) owned by this broker")
+            raise type(self._absent)(self._absent.message)
 
     async def lanes(self, facts: list[LaneFacts]) -> list[LaneEntry]:
         """These lanes in memory, loaded from the log where they are not."""
         self.check_owned()
-        missing = [lane for lane in facts if lane.lane_id not in self.entries]
-        if missing:
-            await self._load(missing)
-        return [self.entries[lane.lane_id] for lane in facts if lane.lane_id in self.entries]
+        epoch = self.epoch
+        if any(lane.lane_id not in self.entries for lane in facts):
+            await self._load(facts)
+        self._check_same(epoch)
+        found = [self.entries[lane.lane_id] for lane in facts if lane.lane_id in self.entries]
+        for entry in found:
+            entry.used_ms = self._clock.now_ms()
+        return found
+
+    def _check_same(self, epoch: int) -> None:
+        """What was read under another epoch may be old, and what was not found may be there."""
+        self.check_owned()
+        if self.epoch != epoch:
+            raise NotOwnerError(f"shard {self.shard_id} changed hands while it was read")
 
     async def _load(self, facts: list[LaneFacts]) -> None:
-        fresh = [lane for lane in facts if lane.lane_id not in self._loading]
-        others = [self._loading[f.lane_id] for f in facts if f.lane_id in self._loading]
-        if fresh:
-            await self._load_fresh(fresh)
-        for other in others:
-            await asyncio.wait([other])
-        self.check_owned()
+        # Whoever is reading some of them may fail or be cancelled: what is missing then is ours.
+        while others := {self._loading[f.lane_id] for f in facts if f.lane_id in self._loading}:
+            await asyncio.wait(others)
+        missing = [lane for lane in facts if lane.lane_id not in self.entries]
+        if missing:
+            await self._load_fresh(missing)
 
     async def _load_fresh(self, facts: list[LaneFacts]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -227,10 +249,11 @@ class Shard:
     def snapshot(self, entry: LaneEntry, group: str) -> CheckpointItem:
         """The state of a group, to be saved once the log has all of it.
 
-        What is decided from here on goes to a row of its own, behind the snapshot's seq.
+        What is decided from here on goes to a row behind the snapshot's seq.
         """
         target = entry.groups[group]
-        target.open_row = None
+        if target.open_row is not None:
+            self._drafts.seal()
         data = encode(target.state)
         return CheckpointItem(entry.facts.lane_id, group, target.seq, target.state.trim, data)
 
@@ -251,30 +274,33 @@ class Shard:
     def draft_for(self, entry: LaneEntry) -> Draft:
         """The commit that is gathering, for a change of this lane."""
         self.check_owned()
-        invariant(not entry.dead, "a lane was used after its shard forgot it")
+        self._check_alive(entry)
         self._check_room()
-        if self._draft.messages >= COMMIT_MESSAGES_MAX:
-            self._draft.close()
-            self._sealed.append(self._draft)
-            self._draft = Draft()
-        draft = self._draft
+        draft = self._drafts.gathering
+        if draft.messages >= COMMIT_MESSAGES_MAX or draft.payload_bytes >= COMMIT_BYTES_MAX:
+            draft = self._drafts.seal()
         draft.touched[entry.facts.lane_id] = entry
         self._work.set()
         return draft
 
+    def _check_alive(self, entry: LaneEntry) -> None:
+        """A lane that left memory between being found and being used is to be found again."""
+        if entry.dead:
+            raise NotOwnerError(f"a lane of shard {self.shard_id} was reloaded meanwhile")
+
     @property
     def draft_messages(self) -> int:
         """How many messages are decided and wait for their commit to begin."""
-        return self._draft.messages + sum(draft.messages for draft in self._sealed)
+        return self._drafts.messages
 
     def _check_room(self) -> None:
-        messages = self.draft_messages
-        size = self._draft.payload_bytes + sum(draft.payload_bytes for draft in self._sealed)
+        messages, size = self._drafts.messages, self._drafts.payload_bytes
         if messages >= self._config.draft_messages_max or size >= self._config.draft_bytes_max:
             raise OverloadedError(f"{messages} messages ({size} bytes) wait for their commit")
 
     def handle(self, entry: LaneEntry, group: str, command: cmd.Command) -> Any:  # noqa: ANN401 (each command has its own reply)
         """Decide a command about a group of a lane; the reply holds once `durable` returns."""
+        self._check_alive(entry)
         moment = self.moment(entry)
         target = entry.group(group)
         if is_due(target.state, moment):
@@ -301,6 +327,11 @@ class Shard:
         if entry.alarm_ms is None or at_ms < entry.alarm_ms:
             entry.alarm_ms = at_ms
             self.on_alarm(entry, at_ms)
+
+    def postpone(self, entry: LaneEntry, at_ms: int) -> None:
+        """Look at a lane again then: it could not be swept now."""
+        entry.alarm_ms = None
+        self._alarm(entry, at_ms)
 
     def sweep(self, entry: LaneEntry) -> None:
         """Let the clock act on a lane, for every group of it."""
@@ -348,22 +379,21 @@ class Shard:
     def ticket(self) -> asyncio.Future[None]:
         """Done once everything decided so far is in the log; take it before anything is awaited."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        pending = self._last_pending()
-        if pending is None:
+        pending = self._drafts.last
+        if pending is not None:
+            pending.waiters.append(waiter)
+        elif time.monotonic() < self._certain_until_s:
             waiter.set_result(None)
         else:
-            pending.waiters.append(waiter)
+            # Nothing to write, but whoever was paused for so long may not be the owner any more.
+            self._drafts.gathering.waiters.append(waiter)
+            self._work.set()
         return waiter
-
-    def _last_pending(self) -> Draft | None:
-        if self._draft:
-            return self._draft
-        return self._sealed[-1] if self._sealed else self._in_flight
 
     async def flush(self) -> None:
         """Wait until the log has all of it, and prove that this broker may still write."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._draft.waiters.append(waiter)
+        self._drafts.gathering.waiters.append(waiter)
         self._work.set()
         await waiter
 
@@ -374,81 +404,87 @@ class Shard:
             # One turn of the loop: what arrived together is committed together.
             await asyncio.sleep(0)
             self._work.clear()
-            while self._sealed or self._draft:
+            while self._drafts:
                 await self._commit_next()
 
     async def _commit_next(self) -> None:
-        draft = self._take_draft()
+        draft = self._drafts.take()
         writer = self._writer
         if writer is None or not self.owned:
-            draft.fail(NotOwnerError(f"shard {self.shard_id} is not owned by this broker"))
+            draft.fail(self._absent)
             return
-        self._in_flight = draft
+        self._drafts.in_flight = draft
         try:
             await self._write(writer, draft)
         finally:
-            self._in_flight = None
-
-    def _take_draft(self) -> Draft:
-        if self._sealed:
-            return self._sealed.popleft()
-        draft, self._draft = self._draft, Draft()
-        draft.close()
-        return draft
+            self._drafts.in_flight = None
+            if writer is not self._writer:
+                writer.abandon()
 
     async def _write(self, writer: Writer, draft: Draft) -> None:
         started = time.monotonic()
+        epoch, commit_seq = self.epoch, self.commit_seq + 1
         try:
-            async with asyncio.timeout(self._config.commit_timeout_s):
-                passed = await writer.write(
-                    self.shard_id, self.epoch, self.commit_seq + 1, draft.commit
-                )
-        except (psycopg.Error, OSError, TimeoutError) as exc:
-            await self._recover(draft, exc)
+            passed = await writer.write(
+                self.shard_id, epoch, commit_seq, draft.commit, self._config.commit_timeout_s
+            )
+        except Exception as exc:  # noqa: BLE001 (whatever it is, memory is ahead of the log now)
+            await self._recover(draft, exc, epoch, commit_seq)
             return
         if passed:
             self.on_commit(time.monotonic() - started, draft.messages)
             self._landed(draft)
+            if self.epoch == epoch:
+                self.commit_seq = commit_seq
         else:
             draft.fail(NotOwnerError(f"shard {self.shard_id} is owned by another broker now"))
-            self.depose("the fence refused a commit")
+            if self.epoch == epoch:
+                self.depose("the fence refused a commit")
 
     def _landed(self, draft: Draft) -> None:
-        self.commit_seq += 1
         self.commits += 1
         draft.resolve()
         self.on_counts(draft.counts.items())
 
-    async def _recover(self, draft: Draft, cause: Exception) -> None:
+    async def _recover(self, draft: Draft, cause: Exception, epoch: int, commit_seq: int) -> None:
         """A commit's outcome is unknown: ask the log, whose `commit_seq` knows, then answer."""
-        error = classify(cause) if isinstance(cause, psycopg.Error) else None
+        error = classify(cause)
         log.warning("commit_failed", shard=self.shard_id, error=repr(cause))
-        attempted = self.commit_seq + 1
-        self._forget_all()
-        self._drop_writer()
-        self._fail_draft(DatabaseUnavailableError("the commit before this one failed"))
+        if self.epoch == epoch:
+            self._absent = DatabaseUnavailableError("PostgreSQL went away inside a commit")
+            self._forget_all()
+            self._drop_writer()
+            self._drafts.fail(DatabaseUnavailableError("the commit before this one failed"))
         try:
             async with asyncio.timeout(self._config.outcome_wait_s):
                 await self._reacquire()
         except TimeoutError:
-            draft.fail(
-                DatabaseUnavailableError(
-                    "PostgreSQL went away inside the commit: it may or may not have landed",
-                    hint="retry with the same transaction ids, or settle again; both are safe",
-                )
-            )
+            draft.fail(_unknown_outcome())
             return
-        if self.commit_seq >= attempted:
-            draft.resolve()
-            self.on_counts(draft.counts.items())
+        if self.commit_seq < commit_seq:
+            draft.fail(error)
+        elif self.epoch == epoch + 1:
+            self._landed(draft)
         else:
-            draft.fail(error or DatabaseUnavailableError(f"the commit failed: {cause}"))
+            # Others wrote in between: the number may be theirs.
+            draft.fail(_unknown_outcome())
 
     async def _reacquire(self) -> None:
         while not self.owned:
             try:
                 if await self.acquire():
                     return
-            except (SpillwayError, psycopg.Error, OSError) as exc:
+            except SpillwayError as exc:
                 log.info("shard_reacquire_failed", shard=self.shard_id, error=str(exc))
             await asyncio.sleep(0.1)
+
+
+def _unknown_outcome() -> DatabaseUnavailableError:
+    return DatabaseUnavailableError(
+        "PostgreSQL went away inside the commit: it may or may not have landed",
+        hint="retry with the same transaction ids, or settle again; both are safe",
+    )
+
+
+async def _nothing() -> None:
+    """Nobody needs to know."""

@@ -13,6 +13,7 @@ from spillway.broker.shard import Shard
 from spillway.core.errors import SpillwayError
 
 SWEPT_A_ROUND_MAX = 2_000
+POSTPONED_MS = 1_000
 
 
 class Sweeper(Duty):
@@ -56,8 +57,7 @@ class Sweeper(Duty):
         except SpillwayError:
             # Overloaded or just lost: it is swept a second later, or by the next owner.
             if not entry.dead:
-                entry.alarm_ms = None
-                shard.set_alarm(entry)
+                shard.postpone(entry, self._clock.now_ms() + POSTPONED_MS)
 
     def wait_s(self) -> float:
         """Until the earliest alarm."""

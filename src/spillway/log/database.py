@@ -1,10 +1,13 @@
 """The broker's doors to PostgreSQL: a small pool for questions, own connections for commits."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
+from psycopg import waiting
+from psycopg.abc import PQGen
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from spillway.core.errors import DatabaseUnavailableError
@@ -13,7 +16,34 @@ from spillway.log.queries import QUERIES
 
 POOL_SIZE_MAX = 6
 POOL_WAIT_S = 2.0
-STATEMENT_TIMEOUT_S = 30
+STATEMENT_TIMEOUT_S = 12
+ANSWER_TIMEOUT_S = 15.0
+"""PostgreSQL ends a statement before this; a backend that does not is frozen."""
+CHECK_TIMEOUT_S = 1.0
+WAIT_INTERVAL_S = 1.0
+
+RV = TypeVar("RV")
+
+
+class PromptConnection(psycopg.AsyncConnection):
+    """A connection that is given up at once where psycopg's own would wait for a cancel."""
+
+    async def wait(
+        self,
+        gen: PQGen[RV],
+        interval: float = WAIT_INTERVAL_S,
+        timeout: float | None = None,  # noqa: ASYNC109 (psycopg's signature)
+    ) -> RV:
+        """The answer within the timeout, or a closed connection."""
+        try:
+            async with asyncio.timeout(timeout or ANSWER_TIMEOUT_S):
+                return await waiting.wait_async(gen, self.pgconn.socket, interval=interval)
+        except TimeoutError as exc:
+            self.pgconn.finish()
+            raise psycopg.OperationalError("PostgreSQL does not answer a statement") from exc
+        except asyncio.CancelledError:
+            self.pgconn.finish()
+            raise
 
 
 class Database:
@@ -23,6 +53,7 @@ class Database:
         self.url = url
         self._pool = AsyncConnectionPool(
             url,
+            connection_class=PromptConnection,
             min_size=1,
             max_size=POOL_SIZE_MAX,
             timeout=POOL_WAIT_S,
@@ -33,7 +64,7 @@ class Database:
                 "options": f"-c statement_timeout={STATEMENT_TIMEOUT_S}s",
             },
             configure=_begin_session,
-            check=AsyncConnectionPool.check_connection,
+            check=_check,
             open=False,
         )
 
@@ -70,6 +101,15 @@ class Database:
         """Run a named query for at most one row."""
         found = await self.rows(query, **params)
         return found[0] if found else None
+
+
+async def _check(conn: psycopg.AsyncConnection) -> None:
+    """Whether a connection still answers: its server may have been restarted, or be frozen."""
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            await AsyncConnectionPool.check_connection(conn)
+    except TimeoutError as exc:
+        raise psycopg.OperationalError("the connection does not answer") from exc
 
 
 async def _begin_session(conn: psycopg.AsyncConnection) -> None:

@@ -243,6 +243,29 @@ WHERE l.lane_id = ANY (%(lane_ids)s) AND q.deleted_at IS NULL
 SELECT "group", kind, start, paused, created_at
 FROM spillway.consumer WHERE queue_id = %(queue_id)s ORDER BY "group"
 
+-- name: lanes_of_shard
+-- A page of the lanes of a shard: whether the control log of any group went on behind its newest
+-- checkpoint, or a message that is not settled has a time to wait for or to end at.
+SELECT l.lane_id, EXISTS (
+    SELECT FROM spillway.consumer AS g
+    WHERE g.queue_id = l.queue_id AND (
+        SELECT max(e.seq) FROM spillway.control_event AS e
+        WHERE e.lane_id = l.lane_id AND e."group" = g."group"
+    ) > coalesce((
+        SELECT max(c.seq) FROM spillway.checkpoint AS c
+        WHERE c.lane_id = l.lane_id AND c."group" = g."group"
+    ), 0)
+) OR EXISTS (
+    SELECT FROM spillway.message_batch AS b
+    WHERE b.lane_id = l.lane_id AND (b.deliver_at IS NOT NULL OR b.expires_at IS NOT NULL)
+        AND b.base_version + b.count - 1 > coalesce((
+            SELECT min(c.trim) FROM spillway.checkpoint AS c WHERE c.lane_id = l.lane_id
+        ), 0)
+) AS moved
+FROM spillway.lane AS l JOIN spillway.queue AS q USING (queue_id)
+WHERE l.shard_id = %(shard_id)s AND q.deleted_at IS NULL AND l.lane_id > %(after)s
+ORDER BY l.lane_id LIMIT %(limit)s
+
 -- name: group_insert
 -- A group is made by its first use; a race makes it once.
 INSERT INTO spillway.consumer (queue_id, "group", kind, start)

@@ -5,18 +5,22 @@ and `Writer.write` says so. One statement is also one round trip: BEGIN, UPDATE,
 COMMIT would be five (ADR 0004 has the measurement).
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 import psycopg
-from psycopg import generators, pq
+from psycopg import generators, pq, waiting
 
 from spillway.core.events import Event
 from spillway.core.message import RecordBatch
 from spillway.log import binary as pg
 from spillway.log import events as codec
 from spillway.log.queries import QUERIES
+
+PREPARE_TIMEOUT_S = 5.0
+WAIT_INTERVAL_S = 1.0
 
 
 @dataclass(slots=True)
@@ -61,7 +65,7 @@ class Writer:
     def __init__(self, conn: psycopg.AsyncConnection, type_oids: dict[str, int]) -> None:
         self._conn = conn
         self._oids = type_oids
-        self._prepared = False
+        self._limit: asyncio.Timeout | None = None
 
     @classmethod
     async def open(cls, conn: psycopg.AsyncConnection) -> "Writer":
@@ -78,10 +82,15 @@ class Writer:
         async with self._conn.lock:
             statement = QUERIES["commit"].sql.encode()
             self._conn.pgconn.send_prepare(b"commit", statement, types)
-            await self._answer()
+            await self._answer(PREPARE_TIMEOUT_S)
 
-    async def write(self, shard_id: int, epoch: int, commit_seq: int, commit: Commit) -> bool:
-        """Write it all. False: the fence did not let it through, nothing was written."""
+    async def write(
+        self, shard_id: int, epoch: int, commit_seq: int, commit: Commit, timeout_s: float
+    ) -> bool:
+        """Write it all. False: the fence did not let it through, nothing was written.
+
+        After any exception the outcome is unknown and this writer is of no more use.
+        """
         params = [
             pg.int4(shard_id),
             pg.int8(epoch),
@@ -94,13 +103,23 @@ class Writer:
         async with self._conn.lock:
             # psycopg's cursors convert value by value; the arrays are encoded already.
             self._conn.pgconn.send_query_prepared(b"commit", params, [1] * len(params), 1)
-            result = await self._answer()
+            result = await self._answer(timeout_s)
         return result.get_value(0, 0) == pg.int8(1)
 
-    async def _answer(self) -> pq.abc.PGresult:
-        results: list[pq.abc.PGresult] = await self._conn.wait(
-            generators.execute(self._conn.pgconn)
-        )
+    async def _answer(self, timeout_s: float) -> pq.abc.PGresult:
+        """The answer, at once or never: psycopg's own wait would ask a frozen backend to cancel."""
+        pgconn = self._conn.pgconn
+        self._limit = asyncio.timeout(timeout_s)
+        try:
+            async with self._limit:
+                results: list[pq.abc.PGresult] = await waiting.wait_async(
+                    generators.execute(pgconn), pgconn.socket, interval=WAIT_INTERVAL_S
+                )
+        except BaseException:
+            pgconn.finish()
+            raise
+        finally:
+            self._limit = None
         result = results[-1]
         if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
             raise psycopg.errors.error_from_result(result, encoding="utf-8")
@@ -111,7 +130,11 @@ class Writer:
 
     def abandon(self) -> None:
         """Close the connection without another word to PostgreSQL."""
-        self._conn.pgconn.finish()
+        if self._limit is None:
+            self._conn.pgconn.finish()
+        elif not self._limit.expired():
+            # Its number must not be given to another socket while a write waits on it.
+            self._limit.reschedule(0)
 
 
 def _batch(batch: RecordBatch) -> bytes:

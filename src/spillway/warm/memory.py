@@ -38,6 +38,11 @@ class Window:
         """The highest version at hand; 0 when there is none."""
         return self._batches[-1].last_version if self._batches else 0
 
+    @property
+    def room(self) -> int:
+        """How many more bodies the queue may keep."""
+        return self._budget.room
+
     def find(self, version: int) -> RecordBatch | None:
         """The batch that holds a version, if it is at hand."""
         i = bisect_right(self._batches, version, key=_base) - 1
