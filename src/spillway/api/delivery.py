@@ -8,14 +8,14 @@ from spillway.api.call import Call
 from spillway.api.payloads import dress
 from spillway.api.response import Response
 from spillway.core.errors import SpillwayError
-from spillway.wire import LeaseRequest, Message, Nack, SettleRequest
+from spillway.wire import LeaseRequest, Message, SettleRequest
 
 
 async def lease(call: Call) -> Response:
     request = await call.read_or_default(LeaseRequest)
     with Attendance(call.receive) as caller:
         reply = await call.broker.lease(call.org, call.params["queue"], request)
-    await _hand_over(call, caller, reply.messages)
+    _hand_over(call, caller, reply.messages)
     return call.reply(reply)
 
 
@@ -25,22 +25,15 @@ async def settle(call: Call) -> Response:
         return call.reply(await call.broker.settle(call.org, request))
     with Attendance(call.receive) as caller:
         reply = await call.broker.settle(call.org, request)
-    await _hand_over(call, caller, reply.messages or ())
+    _hand_over(call, caller, reply.messages or ())
     return call.reply(reply)
 
 
-async def _hand_over(call: Call, caller: Attendance, messages: Sequence[Message]) -> None:
+def _hand_over(call: Call, caller: Attendance, messages: Sequence[Message]) -> None:
     if not messages:
         return
     if caller.has_left():
-        await _give_back(call, messages)
+        with suppress(SpillwayError):  # then the lease runs out by itself
+            call.broker.give_back(messages)
         raise ClientGoneError
     dress(messages, call.reply_media)
-
-
-async def _give_back(call: Call, messages: Sequence[Message]) -> None:
-    """Nobody is there to take them: free them now instead of when the lease runs out."""
-    why = "the caller went away before it got the message"
-    back = [Nack(receipt=message.receipt, delay_ms=0, error=why) for message in messages]
-    with suppress(SpillwayError):  # then the lease runs out by itself
-        await call.broker.settle(call.org, SettleRequest(nack=back))

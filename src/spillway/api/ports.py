@@ -113,6 +113,9 @@ class Broker(Protocol):
         """Lease; cancelled when the caller goes away, and then nothing may stay leased."""
 
     async def settle(self, org: str, request: wire.SettleRequest) -> wire.SettleReply: ...
+    def give_back(self, messages: Iterable[wire.Message]) -> None:
+        """The caller left before these reached it: ready again, no attempt spent."""
+
     def health(self) -> wire.HealthReply: ...
     def metrics(self) -> Iterable[Family]: ...
 

@@ -144,6 +144,9 @@ class StandIn:
         messages, self.waiting = self.waiting, []
         return wire.LeaseReply(messages=messages, reason=None if messages else "empty")
 
+    def give_back(self, messages):
+        self.asked("give_back", list(messages))
+
     async def settle(self, org, request):
         self.asked("settle", org, request)
         if request.lease is not None:

@@ -70,9 +70,9 @@ async def test_messages_for_nobody_are_given_back(skin, broker, make_message, ur
         return event
 
     await skin.app(exchange.scope, read_and_go, exchange.send)
-    what, (_, request) = broker.calls[-1]
-    assert what == "settle"
-    assert [(nack.receipt, nack.delay_ms) for nack in request.nack] == [("r1", 0), ("r2", 0)]
+    what, (messages,) = broker.calls[-1]
+    assert what == "give_back"
+    assert [message.receipt for message in messages] == ["r1", "r2"]
     assert exchange.sent == []
 
 
