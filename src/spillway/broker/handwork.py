@@ -4,12 +4,14 @@ A verb works through lanes in order and through each of them upwards, in pages. 
 at and decided anew, so whatever happens between two pages is respected, and each is one commit.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from spillway.broker.actions import Deed
 from spillway.broker.facts import Facts, LaneFacts, QueueFacts
+from spillway.broker.glance import LANES_AT_ONCE, Glance
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.places import Run, candidates, state_on
 from spillway.broker.selection import lanes_of, ms_of
@@ -55,6 +57,32 @@ class Task:
         return min(self.page_versions, PAGE_VERSIONS) if self.needs_bodies else self.page_versions
 
 
+@dataclass(slots=True)
+class Progress:
+    """How far a task is: what is decided, and what of it waits for its commit."""
+
+    deed: Deed
+    decided: int = 0
+    pending: list[tuple[asyncio.Future[None], int]] = field(default_factory=list)
+
+    def add(self, ticket: asyncio.Future[None], count: int) -> None:
+        """Decided, not yet in the log."""
+        self.decided += count
+        self.pending.append((ticket, count))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to wait for the log."""
+        return sum(count for _, count in self.pending) >= PAGE_VERSIONS
+
+    async def settle(self) -> None:
+        """Wait for the log; only what is in it counts."""
+        pending, self.pending = self.pending, []
+        for ticket, count in pending:
+            await ticket
+            self.deed.affected += count
+
+
 class Handwork:
     """Carries tasks out."""
 
@@ -62,46 +90,66 @@ class Handwork:
         self._facts = facts
         self._shards = shards
         self._database = database
+        self._glance = Glance(shards, database)
 
     async def do(self, task: Task, deed: Deed) -> None:
         """Do it to every message selected, up to the limit; the rest is counted."""
-        for lane, named in lanes_of(await self._facts.lanes(task.queue), task.request):
-            shard = self._shards[lane.shard_id]
-            entry = await self._entry(shard, lane)
-            if entry is None or not self._concerns(task, entry):
-                continue
-            # A dead letter's body is copied out of the log: work on what is in the log already.
-            await shard.flush()
-            spans = [(1, entry.durable_tail)] if named is None else named
-            async for ranges in self._pages(task, shard, lane, spans, entry.durable_tail):
-                await self._act(task, shard, lane, ranges, deed)
+        progress = Progress(deed)
+        lanes = lanes_of(await self._facts.lanes(task.queue), task.request)
+        for at in range(0, len(lanes), LANES_AT_ONCE):
+            some = lanes[at : at + LANES_AT_ONCE]
+            concerned = await self._concerned(task, [lane for lane, _ in some])
+            for lane, named in some:
+                if lane.lane_id in concerned:
+                    await self._work_through(task, lane, named, progress)
+            await progress.settle()
+
+    async def _concerned(self, task: Task, lanes: list[LaneFacts]) -> set[int]:
+        """The lanes that have candidates, brought into memory with everything in the log.
+
+        A dead letter's body is copied out of the log, so a verb works on what is there already.
+        """
+        by_shard: dict[int, list[LaneFacts]] = {}
+        for entry in await self._glance.at(lanes):
+            state = state_on(entry, task.request.group)
+            if any(True for _ in candidates(state, task.what, 1, entry.lane.tail)):
+                by_shard.setdefault(entry.facts.shard_id, []).append(entry.facts)
+        for shard_id, found in by_shard.items():
+            await self._shards[shard_id].lanes(found)
+            await self._shards[shard_id].flush()
+        return {lane.lane_id for found in by_shard.values() for lane in found}
+
+    async def _work_through(
+        self, task: Task, lane: LaneFacts, named: list[Range] | None, progress: Progress
+    ) -> None:
+        shard = self._shards[lane.shard_id]
+        entry = await self._entry(shard, lane)
+        if entry is None:
+            return
+        tail = entry.durable_tail
+        async for ranges in self._pages(task, shard, lane, named or [(1, tail)], tail):
+            await self._act(task, shard, lane, ranges, progress)
 
     async def _entry(self, shard: Shard, lane: LaneFacts) -> LaneEntry | None:
         return next(iter(await shard.lanes([lane])), None)
 
-    def _concerns(self, task: Task, entry: LaneEntry) -> bool:
-        state = state_on(entry, task.request.group)
-        return any(True for _ in candidates(state, task.what, 1, entry.lane.tail))
-
     async def _act(
-        self, task: Task, shard: Shard, lane: LaneFacts, ranges: list[Range], deed: Deed
+        self, task: Task, shard: Shard, lane: LaneFacts, ranges: list[Range], progress: Progress
     ) -> None:
-        limit = task.request.limit
-        room = EVERY_VERSION if limit is None else limit - deed.affected
+        limit, deed = task.request.limit, progress.deed
+        room = EVERY_VERSION if limit is None else limit - progress.decided
         chosen, rest = split(ranges, room)
         deed.remaining += total(rest)
-        if not chosen:
-            return
         if task.request.dry_run:
-            deed.affected += total(chosen)
+            progress.decided += total(chosen)
+            deed.affected = progress.decided
             return
-        entry = await self._entry(shard, lane)
-        if entry is None:
-            return
-        verdict = _handle(task, shard, entry, tuple(chosen))
-        ticket = shard.ticket()
-        await ticket
-        deed.affected += total(verdict.parked or verdict.done)
+        entry = await self._entry(shard, lane) if chosen else None
+        if entry is not None:
+            verdict = _handle(task, shard, entry, tuple(chosen))
+            progress.add(shard.ticket(), total(verdict.parked or verdict.done))
+        if progress.is_full:
+            await progress.settle()
 
     async def _pages(
         self, task: Task, shard: Shard, lane: LaneFacts, spans: list[Range], tail: int
