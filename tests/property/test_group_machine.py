@@ -1,5 +1,6 @@
 """The core beside its oracle: any walk of commands, pushes and clock, compared after every step."""
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -203,4 +204,5 @@ class GroupMachine(RuleBasedStateMachine):
             assert checkpoint.to_record(fold(self.rig.events)) == self.rig.record()
 
 
-TestGroupMachine = GroupMachine.TestCase
+# All night long it may take longer than the others.
+TestGroupMachine = pytest.mark.timeout(900)(GroupMachine.TestCase)

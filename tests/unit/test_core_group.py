@@ -242,6 +242,25 @@ def test_one_sweep_does_it_all():
     assert len(rig.events) == events
 
 
+def test_time_to_live_is_kept_after_a_return_and_a_seek():
+    """What comes back past its time, by a return, an unblock or a seek, is dropped then."""
+    rig = Rig(max_attempts=1, on_exhausted="block")
+    rig.push(4, ttl_ms=100)
+    rig.ack(rig.lease(1).lease_id, *ONE)
+    rig.nack(rig.lease(1).lease_id, (2, 2))
+    rig.lease(1)
+    rig.lease(1)
+    rig.wait(100)
+    assert rig.counts() == {"settled": 1, "blocked": 1, "leased": 2}
+    rig.do(cmd.Return(3))
+    rig.do(cmd.Unblock(((2, 2),)))
+    rig.wait(0)
+    assert rig.counts() == {"settled": 1, "leased": 1, "dropped": 2}
+    rig.do(cmd.Seek(0))
+    rig.wait(0)
+    assert rig.counts() == {"dropped": 4}
+
+
 def test_time_to_live_leaves_a_block_alone():
     """A blocked message waits for its operator, whatever its time."""
     rig = Rig(max_attempts=1, on_exhausted="block")

@@ -101,3 +101,16 @@ def test_an_id_used_again_later_stays_known():
     dedupe = window((100, 1, ["a"]), (2_000, 2, ["a"]))
     dedupe.slide(2_000, 1_000, 100)
     assert dedupe.find("a") == (2, 7)
+
+
+def test_a_group_asks_only_for_what_lapsed_since():
+    """What passed its time is told once to each who asks, also after the older are forgotten."""
+    schedule = Schedule()
+    for version, expires_ms in ((1, 10), (2, 10), (3, 30)):
+        schedule.expire(version, expires_ms)
+    schedule.ripen(10)
+    assert (schedule.lapsed_since(0), schedule.lapses) == ([(1, 2)], 2)
+    schedule.ripen(30)
+    assert schedule.lapsed_since(2) == [(3, 3)]
+    schedule.forget(2)
+    assert (schedule.lapsed_since(0), schedule.lapsed_since(3)) == ([(3, 3)], [])

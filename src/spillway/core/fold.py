@@ -139,6 +139,7 @@ def _wait_again(
     for start, end, due_ms in event.runs:
         for s, e, attempt in lease.held.take(start, end):
             state.waiting.put(s, e, Waiting(attempt - 1 + spent, due_ms, error))
+        state.came_back.append((start, end))
     _close_if_empty(state, event.lease_id)
 
 
@@ -198,6 +199,7 @@ def _on_unblocked(state: GroupState, event: ev.Unblocked) -> None:
         state.blocked.take(start, end)
         if event.action == "retry":
             state.waiting.put(start, end, Waiting(0, event.at_ms))
+            state.came_back.append((start, end))
         else:
             state.settled.add(start, end)
 
@@ -205,6 +207,7 @@ def _on_unblocked(state: GroupState, event: ev.Unblocked) -> None:
 def _on_sought(state: GroupState, event: ev.Sought) -> None:
     state.leases.clear()
     state.deadlines.clear()
+    state.lapses_seen = 0
     state.waiting = WaitingRoom()
     state.blocked = RangeMap()
     state.dropped = RangeSet(state.dropped.within(1, event.after))

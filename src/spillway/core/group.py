@@ -41,6 +41,7 @@ from spillway.core.state import (
     SETTLED,
     GroupState,
     Moment,
+    free_in,
 )
 
 __all__ = ["TRANSITIONS", "decide", "evolve", "handle", "is_due"]
@@ -98,21 +99,30 @@ def _fold(state: GroupState, decision: cmd.Decision) -> tuple[ev.Event, ...]:
 def is_due(state: GroupState, now: Moment) -> bool:
     """Whether the clock has made a Sweep necessary."""
     state.waiting.ripen(now.now_ms)
-    schedule = now.lane.schedule
-    schedule.ripen(now.now_ms)
+    now.lane.schedule.ripen(now.now_ms)
+    _look_for_overdue(state, now)
     deadline = state.next_deadline_ms()
-    if deadline is not None and deadline <= now.now_ms:
-        return True
-    return bool(schedule.expired.total and state.exists and any(_overdue(state, now)))
+    return bool(state.overdue) or (deadline is not None and deadline <= now.now_ms)
 
 
-def _overdue(state: GroupState, now: Moment) -> Iterator[Range]:
-    """Free versions past their time to live."""
-    for low, high in now.lane.schedule.expired.within(state.trim + 1, now.lane.tail):
-        for start, end, _ in state.waiting.within(low, min(high, state.frontier)):
-            yield start, end
-        if high > state.frontier:
-            yield from state.settled.gaps(max(low, state.frontier + 1), high)
+def _look_for_overdue(state: GroupState, now: Moment) -> None:
+    """Note the free messages past their time to live: of those that just passed it or came back."""
+    schedule = now.lane.schedule
+    if not state.exists or not schedule.expired.total:
+        state.came_back.clear()
+        return
+    if schedule.lapses == state.lapses_seen and not state.came_back and not state.overdue:
+        return
+    back = (run for s, e in state.came_back for run in schedule.expired.within(s, e))
+    found = (*state.overdue, *schedule.lapsed_since(state.lapses_seen), *back)
+    state.overdue = _still_free(state, found, now)
+    state.lapses_seen = schedule.lapses
+    state.came_back.clear()
+
+
+def _still_free(state: GroupState, ranges: tuple[Range, ...], now: Moment) -> tuple[Range, ...]:
+    tail = now.lane.tail
+    return tuple(run for s, e in merged(ranges) for run in free_in(state, s, min(e, tail)))
 
 
 def _decide_lease(state: GroupState, command: cmd.LeaseMessages, now: Moment) -> cmd.Decision:
@@ -253,9 +263,9 @@ def _decide_sweep(state: GroupState, _command: cmd.Sweep, now: Moment) -> cmd.De
     for lease_id in state.overdue_leases(now.now_ms):
         held = list(state.leases[lease_id].held)
         events.extend(_give_back(lease_id, held, now, None, "lease expired", expired=True))
-    if state.exists and now.lane.schedule.expired.total:
-        overdue = merged((*_overdue(state, now), *_freed_too_late(events, now)))
-        events.extend([ev.Dropped(overdue, "ttl")] if overdue else [])
+    overdue = merged((*_still_free(state, state.overdue, now), *_freed_too_late(events, now)))
+    if overdue:
+        events.append(ev.Dropped(overdue, "ttl"))
     return cmd.Decision(tuple(events), None)
 
 

@@ -6,11 +6,12 @@ All of it can be rebuilt from the log; none of it is stored.
 from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from operator import or_
 from zlib import crc32
 
 from spillway.core.message import RecordBatch
-from spillway.core.ranges import RangeMap, RangeSet
+from spillway.core.ranges import Range, RangeMap, RangeSet, coalesce
 
 SPLIT_WINDOW = 4_096
 REMINDERS_SPARE = 1_024
@@ -20,7 +21,16 @@ REMINDERS_SPARE = 1_024
 class Schedule:
     """`deliver_at` and `expires_at` of the messages of a lane, by version."""
 
-    __slots__ = ("_deliver", "_deliveries", "_expiries", "_forgotten", "_last", "expired")
+    __slots__ = (
+        "_deliver",
+        "_deliveries",
+        "_expiries",
+        "_forgotten",
+        "_lapsed",
+        "_last",
+        "expired",
+        "lapses",
+    )
 
     def __init__(self) -> None:
         self._deliver: RangeMap[int] = RangeMap()
@@ -29,6 +39,9 @@ class Schedule:
         self._forgotten = 0
         self._last = 0
         self.expired = RangeSet()
+        # The same in the order in which their time passed, so that a group looks at each once.
+        self._lapsed: deque[int] = deque()
+        self.lapses = 0
 
     def defer(self, version: int, deliver_ms: int) -> None:
         """A message is not to be delivered before its time."""
@@ -47,6 +60,13 @@ class Schedule:
             _, version = heappop(self._expiries)
             if version > self._forgotten:
                 self.expired.add(version, version)
+                self._lapsed.append(version)
+                self.lapses += 1
+
+    def lapsed_since(self, seen: int) -> list[Range]:
+        """What passed its time to live after the first `seen` did."""
+        fresh = min(self.lapses - seen, len(self._lapsed))
+        return coalesce(islice(reversed(self._lapsed), fresh))
 
     def not_yet(self, start: int, end: int, now_ms: int) -> Iterator[tuple[int, int, int]]:
         """The runs of `start..end` whose time has not come, with that time."""
@@ -92,6 +112,8 @@ class Schedule:
         self._forgotten = through
         self._deliver.take(1, through)
         self.expired.discard(1, through)
+        while self._lapsed and self._lapsed[0] <= through:
+            self._lapsed.popleft()
         kept_max = 2 * max(0, self._last - through) + REMINDERS_SPARE
         if len(self._expiries) > kept_max:
             self._expiries = [entry for entry in self._expiries if entry[1] > through]

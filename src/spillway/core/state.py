@@ -60,6 +60,10 @@ class GroupState:
     blocked: RangeMap[Blocking] = field(default_factory=RangeMap)
     next_lease_id: int = 1
     deadlines: list[tuple[int, int]] = field(default_factory=list, compare=False)
+    # Where to look for messages past their time to live, so that none is looked at twice.
+    lapses_seen: int = field(default=0, compare=False)
+    came_back: list[Range] = field(default_factory=list, compare=False)
+    overdue: tuple[Range, ...] = field(default=(), compare=False)
 
     @property
     def trim(self) -> int:
@@ -130,6 +134,13 @@ def attempts_of(state: GroupState, version: int) -> int:
         return waiting.attempts
     blocking = state.blocked.get(version)
     return blocking.attempts if blocking else 0
+
+
+def free_in(state: GroupState, low: int, high: int) -> list[Range]:
+    """What of `low..high` is ready or deferred."""
+    waiting = [(s, e) for s, e, _ in state.waiting.within(low, high)]
+    fresh = max(low, state.frontier + 1)
+    return [*waiting, *state.settled.gaps(fresh, high)] if fresh <= high else waiting
 
 
 def counts(state: GroupState, moment: Moment) -> dict[str, int]:

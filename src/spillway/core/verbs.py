@@ -7,7 +7,7 @@ the ranges that it was given and leaves the rest alone; when nothing is left, al
 from spillway.core import commands as cmd
 from spillway.core import events as ev
 from spillway.core.ranges import Range, merged
-from spillway.core.state import GroupState, Moment
+from spillway.core.state import GroupState, Moment, free_in
 
 
 def create(state: GroupState, command: cmd.CreateGroup, now: Moment) -> cmd.Decision:
@@ -52,7 +52,7 @@ def unblock(state: GroupState, command: cmd.Unblock, now: Moment) -> cmd.Decisio
 
 def purge(state: GroupState, command: cmd.Purge, now: Moment) -> cmd.Decision:
     """Settle what waits, or forget dead letters. What is leased or blocked stays."""
-    found = _parked_in if command.dead else _free_in
+    found = _parked_in if command.dead else free_in
     asked = merged(command.ranges)
     inside = [(low, min(high, now.lane.tail)) for low, high in asked if low <= now.lane.tail]
     ranges = merged(tuple(run for low, high in inside for run in found(state, low, high)))
@@ -64,12 +64,6 @@ def purge(state: GroupState, command: cmd.Purge, now: Moment) -> cmd.Decision:
 
 def _parked_in(state: GroupState, low: int, high: int) -> list[Range]:
     return list(state.parked.within(low, high))
-
-
-def _free_in(state: GroupState, low: int, high: int) -> list[Range]:
-    waiting = [(s, e) for s, e, _ in state.waiting.within(low, high)]
-    fresh = max(low, state.frontier + 1)
-    return [*waiting, *state.settled.gaps(fresh, high)] if fresh <= high else waiting
 
 
 def redrive(state: GroupState, command: cmd.Redrive, _now: Moment) -> cmd.Decision:
