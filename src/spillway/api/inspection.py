@@ -8,11 +8,10 @@ from spillway.api.call import Call
 from spillway.api.payloads import dress
 from spillway.api.response import Response
 from spillway.core.errors import BadRequestError
-from spillway.wire import Name, Request, Timestamp, Version
+from spillway.wire import DeadId, Name, Request, Text, Timestamp, Version
 
 State = Literal["ready", "deferred", "leased", "settled", "parked", "blocked", "dropped"]
 PageSize = Annotated[int, Meta(ge=1, le=1000)]
-DeadId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 VERSION_MAX = 2**63 - 1
 
@@ -20,7 +19,7 @@ VERSION_MAX = 2**63 - 1
 class BrowseQuery(Request):
     """Which messages to show; `state` is meant for `group`."""
 
-    partition: str | None = None
+    partition: Text | None = None
     from_version: Version | None = None
     limit: PageSize = 100
     state: State | None = None
@@ -38,9 +37,9 @@ class DeadQuery(Request):
     """Which dead letters to show; filters are joined by AND."""
 
     group: Name | None = None
-    partition: str | None = None
-    key: str | None = None
-    error_contains: str | None = None
+    partition: Text | None = None
+    key: Text | None = None
+    error_contains: Text | None = None
     before: Timestamp | None = None
     limit: PageSize = 100
     after: DeadId | None = None

@@ -13,6 +13,7 @@ from spillway.core.errors import (
     UnknownOptionError,
     UnsupportedMediaTypeError,
 )
+from spillway.wire import TEXT_PATTERN
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -41,6 +42,11 @@ MSGPACK = Media("application/msgpack", msgspec.msgpack.Encoder().encode, msgspec
 _MEDIA = {media.content_type: media for media in (JSON, MSGPACK)}
 _WILDCARDS = ("*/*", "application/*")
 
+FORM = b"application/x-www-form-urlencoded"
+FORM_HINT = (
+    "curl -d says so by itself: write curl --json '{…}', or add -H 'content-type: application/json'"
+)
+
 
 @lru_cache(maxsize=256)
 def request_media(content_type: bytes | None) -> Media:
@@ -50,7 +56,8 @@ def request_media(content_type: bytes | None) -> Media:
     essence, *parameters = (part.strip().lower() for part in content_type.split(b";"))
     media = _MEDIA.get(essence.decode("latin-1"))
     if media is None or any(map(_other_charset, parameters)):
-        raise UnsupportedMediaTypeError(f"content type {content_type.decode('latin-1')!r}")
+        text = f"the content type is {content_type.decode('latin-1')!r}"
+        raise UnsupportedMediaTypeError(text, hint=FORM_HINT if essence == FORM else None)
     return media
 
 
@@ -122,5 +129,8 @@ def refusal(error: BaseException) -> BadRequestError:
     if "unknown field" in text:
         return UnknownOptionError(text)
     if "matching regex" in text:
+        _, is_text, place = text.partition(repr(TEXT_PATTERN))
+        if is_text:
+            return BadRequestError(f"the text contains a NUL character{place}")
         return InvalidNameError(text)
     return BadRequestError(text)

@@ -69,7 +69,8 @@ def _read(media: Media, body: bytes, items_max: int) -> _Batch:
     try:
         check_text(media, body)
         request = decoder_of(media, PushRequest).decode(body)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        # In MessagePack every string has a length: broken UTF-8 spoils its item alone.
         return _read_one_by_one(media, body, items_max)
     except UNDECODABLE as error:
         raise (refusal(error) if body else BadRequestError("the body is empty")) from error

@@ -13,13 +13,14 @@ from spillway.wire import (
     QueuePatch,
     Reason,
     Request,
+    Text,
 )
 
 
 class ListQuery(Request):
     """Which page of the queues."""
 
-    after: str | None = None
+    after: Text | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 

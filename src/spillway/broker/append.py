@@ -49,6 +49,8 @@ class Arrivals:
     is_plain: bool = True
     """Whether no item has a key, headers, times, a trace or bytes for a payload."""
     has_given_ids: bool = False
+    echoes: list[tuple[int, PushItem, int]] = field(default_factory=list)
+    """Repeats of an item of the same request, with the version that it is meant to get."""
 
     def add(self, index: int, item: PushItem, payload: bytes, transaction_id: str) -> None:
         """One more."""
@@ -72,6 +74,7 @@ class Arrivals:
             [self.ids[i] for i in kept],
             self.is_plain,
             self.has_given_ids,
+            self.echoes,
         )
 
 
@@ -87,7 +90,7 @@ def append(
     queue_id = entry.facts.queue.queue_id
     prints: list[int] = []
     if arrivals.has_given_ids:
-        arrivals, prints = _dedupe(draft, entry, arrivals, results)
+        arrivals, prints = _dedupe(draft, entry, arrivals, results, now_ms)
     if entry.facts.queue.options.max_depth:
         arrivals = _fit(draft, entry, arrivals, results)
     if not arrivals.ids:
@@ -111,11 +114,17 @@ def append(
 
 
 def _dedupe(
-    draft: Draft, entry: LaneEntry, arrivals: Arrivals, results: list[PushResult | None]
+    draft: Draft,
+    entry: LaneEntry,
+    arrivals: Arrivals,
+    results: list[PushResult | None],
+    now_ms: int,
 ) -> tuple[Arrivals, list[int]]:
     """Without the repeats, and the fingerprints of what is left."""
     dedupe = entry.lane.dedupe
     prints = list(map(crc32, arrivals.payloads))
+    if dedupe is not None:
+        _slide(dedupe, entry, now_ms)
     if dedupe is None or dedupe.knows_none(arrivals.ids):
         return arrivals, prints
     kept: list[int] = []
@@ -129,6 +138,8 @@ def _dedupe(
             continue
         index, item = arrivals.indexes[i], arrivals.items[i]
         results[index] = _repeat(index, item, seen, prints[i], entry.facts.partition)
+        if seen[0] > tail:
+            arrivals.echoes.append((index, item, seen[0]))
     draft.counts[entry.facts.queue.queue_id, "duplicates"] += len(arrivals.ids) - len(kept)
     return arrivals.only(kept), [prints[i] for i in kept]
 
@@ -161,6 +172,9 @@ def _fit(
     full = QueueFullError(f"lane {entry.facts.partition!r} of {queue.name!r} holds {limit}")
     for index, item in zip(arrivals.indexes[room:], arrivals.items[room:], strict=True):
         results[index] = failed(index, item, full)
+    for index, item, version in arrivals.echoes:
+        if version > entry.lane.tail + room:
+            results[index] = failed(index, item, full)
     draft.counts[queue.queue_id, "refused"] += max(0, len(arrivals.ids) - room)
     return arrivals.only(list(range(min(room, len(arrivals.ids)))))
 
@@ -171,9 +185,13 @@ def _remember(
     dedupe: DedupeWindow | None = entry.lane.dedupe
     if dedupe is None:
         return
-    options = entry.facts.queue.options
     if prints:
         dedupe.add_batch(now_ms, arrivals.ids, first, prints)
+    _slide(dedupe, entry, now_ms)
+
+
+def _slide(dedupe: DedupeWindow, entry: LaneEntry, now_ms: int) -> None:
+    options = entry.facts.queue.options
     dedupe.slide(now_ms, options.dedupe_window_ms, options.dedupe_count)
 
 
@@ -253,10 +271,10 @@ def _column(
 
 
 def deliver_ms(item: PushItem, now_ms: int) -> int | None:
-    """When an item may be delivered, if it says so."""
+    """When an item may be delivered, if it says so. Calendars end at year 1; long ago is 1970."""
     if item.delay_ms is not None:
         return now_ms + item.delay_ms
-    return None if item.deliver_at is None else int(item.deliver_at.timestamp() * 1000)
+    return None if item.deliver_at is None else max(0, int(item.deliver_at.timestamp() * 1000))
 
 
 def expires_ms(item: PushItem, now_ms: int) -> int | None:

@@ -1,21 +1,24 @@
 """What all shapes are made of: names, spans, the strict request, the tolerant reply, the error."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, convert
+from msgspec import Meta, Struct, ValidationError, convert
 
 # Python's `$` also matches before a last newline: hence the look-ahead.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$(?!\n)"
+TEXT_PATTERN = r"^[^\x00]*$"
 DAY_MS = 86_400_000
 SPAN_MS_MAX = 366 * DAY_MS
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
-PartitionName = Annotated[str, Meta(min_length=1, max_length=256)]
+Text = Annotated[str, Meta(pattern=TEXT_PATTERN)]
+PartitionName = Annotated[str, Meta(min_length=1, max_length=256, pattern=TEXT_PATTERN)]
 Timestamp = Annotated[datetime, Meta(tz=True)]
 SpanMs = Annotated[int, Meta(ge=0, le=SPAN_MS_MAX)]
 Reason = Annotated[str, Meta(max_length=1000)]
 Version = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+DeadId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Start = Annotated[str, Meta(description="`earliest`, `latest` or an RFC 3339 time")]
 
 Order = Literal["none", "key", "partition"]
@@ -29,7 +32,12 @@ def moment_of(start: str) -> datetime | None:
 
     msgspec cannot tell a word from a time in a union of both, so a start travels as a string.
     """
-    return None if start in ("earliest", "latest") else convert(start, Timestamp)
+    if start in ("earliest", "latest"):
+        return None
+    try:
+        return convert(start, Timestamp).astimezone(UTC)
+    except OverflowError as error:
+        raise ValidationError(f"{start!r} is outside the years 1 to 9999 of UTC") from error
 
 
 class Request(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -4,13 +4,24 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from spillway.wire.shapes import Name, Reason, Reply, Request, Start, Timestamp, Version, moment_of
+from spillway.wire.shapes import (
+    DeadId,
+    Name,
+    Reason,
+    Reply,
+    Request,
+    Start,
+    Text,
+    Timestamp,
+    Version,
+    moment_of,
+)
 
 
 class MessageName(Request):
     """A message by its address."""
 
-    partition: str
+    partition: Text
     version: Version
 
 
@@ -19,9 +30,9 @@ class Selection(Request):
 
     group: Name = "default"
     messages: Annotated[list[MessageName], Meta(max_length=10_000)] | None = None
-    partition: str | None = None
-    key: str | None = None
-    error_contains: str | None = None
+    partition: Text | None = None
+    key: Text | None = None
+    error_contains: Text | None = None
     before: Timestamp | None = None
     all: bool = False
     limit: Annotated[int, Meta(ge=1, le=100_000)] | None = None
@@ -32,7 +43,7 @@ class Selection(Request):
 class RedriveRequest(Selection):
     """Dead letters back to their lanes, with fresh attempts."""
 
-    ids: Annotated[list[int], Meta(max_length=10_000)] | None = None
+    ids: Annotated[list[DeadId], Meta(max_length=10_000)] | None = None
 
 
 class UnblockRequest(Selection):
@@ -49,7 +60,7 @@ class PurgeRequest(Selection, kw_only=True):
     """Settle what waits (`waiting`) or delete dead letters (`dead`)."""
 
     what: Literal["waiting", "dead"]
-    ids: Annotated[list[int], Meta(max_length=10_000)] | None = None
+    ids: Annotated[list[DeadId], Meta(max_length=10_000)] | None = None
 
 
 class SeekRequest(Request, kw_only=True):
@@ -57,7 +68,7 @@ class SeekRequest(Request, kw_only=True):
 
     group: Name = "default"
     to: Start | Version
-    partition: str | None = None
+    partition: Text | None = None
     reason: Reason | None = None
 
     def __post_init__(self) -> None:
