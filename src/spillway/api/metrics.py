@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from math import inf, isnan
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from spillway.api.call import Call
 from spillway.api.media import JSON
 from spillway.api.response import Response, answer
 from spillway.core.metrics import Family, Sample
+from spillway.wire.shapes import Request
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -20,8 +23,15 @@ FILE_BUFFER = {
 }
 
 
+class MetricsQuery(Request):
+    """Finer series on request: `by=group`, `by=partition`, or both with a comma."""
+
+    by: Annotated[str, Meta(pattern="^(group|partition)(,(group|partition))?$")] | None = None
+
+
 async def metrics(call: Call) -> Response:
-    families = call.broker.metrics()
+    by = call.query(MetricsQuery).by
+    families = call.broker.metrics(by.split(",") if by else ())
     if JSON.content_type.encode() in call.headers.get(b"accept", b""):
         return answer(JSON, 200, as_json(families))
     return Response(200, as_text(families).encode(), PROMETHEUS)

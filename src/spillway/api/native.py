@@ -212,6 +212,7 @@ _ROUTES = (
         metrics.metrics,
         "Prometheus text, or the same facts as JSON",
         {200: ()},
+        query=metrics.MetricsQuery,
         media=metrics.PROMETHEUS,
     ),
     Route(

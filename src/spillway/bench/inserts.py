@@ -13,12 +13,17 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq
 
-_STATEMENT = b"INSERT INTO spillway_bench.message (id, payload) VALUES ($1, $2)"
+_STATEMENT = b"INSERT INTO spillway_bench.message VALUES ($1, $2, $3)"
 _NAME = b"store"
-_INT8, _BYTEA = 20, 17
+_INT8, _TEXT, _BYTEA = 20, 25, 17
 _BINARY = pq.Format.BINARY
 _WARMUP_S = 1.0
 _ANSWER_S = 10.0
+
+
+def transaction_id(number: int) -> bytes:
+    """As long and as alike as those of a real producer."""
+    return b"baseline-baseline-base-%d" % number
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ def insert_rate(url: str, wanted: int, bodies: Sequence[bytes], seconds: float) 
     with ExitStack() as stack:
         connections = _connect(stack, url, wanted)
         for connection in connections:
-            connection.pgconn.prepare(_NAME, _STATEMENT, [_INT8, _BYTEA])
+            connection.pgconn.prepare(_NAME, _STATEMENT, [_INT8, _TEXT, _BYTEA])
         rows = _Rows([connection.pgconn for connection in connections], bodies)
         rows.keep_inserting(_WARMUP_S)
         counted = rows.keep_inserting(seconds)
@@ -91,8 +96,9 @@ class _Rows:
         self._poll.close()
 
     def _send(self, connection: pq.abc.PGconn) -> None:
-        row = [next(self._numbers).to_bytes(8, "big"), next(self._bodies)]
-        connection.send_query_prepared(_NAME, row, [_BINARY, _BINARY])
+        number = next(self._numbers)
+        row = [number.to_bytes(8, "big"), transaction_id(number), next(self._bodies)]
+        connection.send_query_prepared(_NAME, row, [_BINARY] * len(row))
         connection.flush()
 
     def _committed(self, connection: pq.abc.PGconn) -> bool:

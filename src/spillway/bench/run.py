@@ -79,13 +79,12 @@ class Run:
             kind="insert" if single else "copy",
             payload_bytes=self.workload.payload_bytes,
             rows=max(1_000, min(ROWS_MAX, 50_000_000 // self.workload.payload_bytes)),
-            batch=self.workload.batch,
             connections=max(1, self.workload.connections),
         )
         found = _process("baseline", plan, BaselineFindings, _BASELINE_S)
         self.facts["baseline_how"] = found.how
-        if found.rows_per_s_by_batch:
-            self.facts["baseline_commit_per_batch"] = round(found.rows_per_s_by_batch, 1)
+        if found.rows_per_s_in_one_copy:
+            self.facts["baseline_in_one_copy"] = round(found.rows_per_s_in_one_copy, 1)
         return round(found.rows_per_s, 1)
 
     def report(self, rate: Spread | None, **fields: Any) -> Report:

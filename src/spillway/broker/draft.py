@@ -52,7 +52,7 @@ class Draft:
 
 
 class Drafts:
-    """The commits of a shard that are not in the log yet: one gathers, some are full, one is out."""
+    """The commits of a shard that are not in the log yet: one gathers, some wait, one is out."""
 
     def __init__(self) -> None:
         self.gathering = Draft()

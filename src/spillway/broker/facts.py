@@ -182,7 +182,8 @@ class Facts:
 
     def forget(self, queue: QueueFacts) -> None:
         """Drop a queue and its lanes from the cache."""
-        self._queues.pop((queue.org, queue.name), None)
+        if self._queues.get((queue.org, queue.name)) is queue:
+            del self._queues[queue.org, queue.name]
         self._by_id.pop(queue.queue_id, None)
         for lane in queue.lanes.values():
             self._lanes.pop(lane.lane_id, None)

@@ -9,7 +9,12 @@ from spillway.broker.append import Arrivals, append, failed
 from spillway.broker.facts import Facts, LaneFacts, QueueFacts
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
-from spillway.core.errors import InvalidItemError, InvalidNameError, SpillwayError
+from spillway.core.errors import (
+    InvalidItemError,
+    InvalidNameError,
+    QueueNotFoundError,
+    SpillwayError,
+)
 from spillway.core.routing import DEFAULT_PARTITION, partition_of
 from spillway.wire import PushItem, PushResult, QueueOptions
 
@@ -62,7 +67,7 @@ class Intake:
             try:
                 entry = shard.entries.get(arrivals.lane.lane_id)
                 if entry is None or (arrivals.has_given_ids and entry.lane.dedupe is None):
-                    entry = await _ready(shard, arrivals.lane)
+                    entry = await self._ready(shard, arrivals.lane)
                 append(shard, entry, arrivals, results, self._now_ms())
                 tickets.append((shard.ticket(), arrivals))
             except SpillwayError as error:
@@ -118,6 +123,16 @@ class Intake:
         if self._auto_create:
             return (await self._facts.create_queue(org, name, QueueOptions()))[1]
         return await self._facts.queue(org, name)
+
+    async def _ready(self, shard: Shard, lane: LaneFacts) -> LaneEntry:
+        """The lane in memory, with its dedupe window."""
+        found = await shard.lanes([lane])
+        if not found:
+            self._facts.forget(lane.queue)
+            raise QueueNotFoundError(f"queue {lane.queue.name!r} was deleted meanwhile")
+        await shard.know_recent(found[0])
+        shard.check_owned()
+        return found[0]
 
 
 def _is_plain(item: PushItem) -> bool:
@@ -195,16 +210,6 @@ def route(queue: QueueFacts, item: PushItem, transaction_id: str) -> str:
     if queue.options.partitions == 1:
         return DEFAULT_PARTITION
     return partition_of(item.key or transaction_id, queue.options.partitions)
-
-
-async def _ready(shard: Shard, lane: LaneFacts) -> LaneEntry:
-    """The lane in memory, with its dedupe window."""
-    found = await shard.lanes([lane])
-    if not found:
-        raise InvalidItemError("the queue was deleted while the message arrived")
-    await shard.know_recent(found[0])
-    shard.check_owned()
-    return found[0]
 
 
 async def _wait(

@@ -352,6 +352,9 @@ class Shard:
     ) -> None:
         if not decision.events:
             return
+        if entry.open_batch and any(isinstance(event, ev.Parked) for event in decision.events):
+            # A dead letter copies its body out of the log: the message must be there before it.
+            self._drafts.seal()
         draft = self.draft_for(entry)
         row = self._open_row(draft, entry, group, target)
         for event in decision.events:

@@ -53,7 +53,7 @@ SETTINGS: Mapping[str, str] = {
     "listen_addresses": "",
     "log_line_prefix": "%m [%p] ",
     "log_timezone": "UTC",
-    "max_connections": "60",
+    "max_connections": "100",
     "max_wal_size": "4GB",
     "shared_buffers": "128MB",
     "synchronous_commit": "on",

@@ -31,6 +31,9 @@ WITH fence AS (
         LIMIT 1
     ) AS b
     WHERE EXISTS (SELECT FROM fence)
+    ON CONFLICT (lane_id, "group", version) DO UPDATE SET
+        attempts = excluded.attempts, cause = excluded.cause, error = excluded.error,
+        actor = excluded.actor, reason = excluded.reason, dead_at = excluded.dead_at
 ), undead AS (
     DELETE FROM spillway.dead_letter
     WHERE dead_id = ANY ($7::bigint[]) AND EXISTS (SELECT FROM fence)
@@ -287,6 +290,27 @@ RETURNING "group"
 -- name: api_key_find
 -- Whose key this is.
 SELECT org, name FROM spillway.api_key WHERE digest = %(digest)s AND revoked_at IS NULL
+
+-- name: api_key_insert
+-- A new key, unless the org has a live one of that name (the org is locked).
+INSERT INTO spillway.api_key (digest, org, name)
+SELECT %(digest)s, %(org)s, %(name)s
+WHERE NOT EXISTS (
+    SELECT FROM spillway.api_key
+    WHERE org = %(org)s AND name = %(name)s AND revoked_at IS NULL
+)
+
+-- name: api_keys
+-- The keys of an org, or of all.
+SELECT org, name, encode(digest, 'hex') AS digest, created_at, revoked_at
+FROM spillway.api_key
+WHERE (%(org)s::text IS NULL OR org = %(org)s) AND (%(revoked)s OR revoked_at IS NULL)
+ORDER BY org, created_at, name
+
+-- name: api_key_revoke
+-- End the live key of a name.
+UPDATE spillway.api_key SET revoked_at = now()
+WHERE org = %(org)s AND name = %(name)s AND revoked_at IS NULL
 
 -- name: operator_action_insert
 -- Who did what by hand.
@@ -558,10 +582,6 @@ FROM (
     WHERE d.dead_id = ANY (%(ids)s::bigint[])
 ) AS p
 WHERE p.before < %(bytes)s ORDER BY p.dead_id
-
--- name: dead_of_group
--- How many dead letters a group still has on a queue.
-SELECT count(*) FROM spillway.dead_letter WHERE queue_id = %(queue_id)s AND "group" = %(group)s
 
 -- name: versions_at
 -- For some lanes, the last version that was appended before a moment.
