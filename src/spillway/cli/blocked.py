@@ -30,14 +30,16 @@ def list_blocked(
     if session.json_:
         print_json_lines(blocked)
         return
+    if not blocked:
+        say(f"{queue}: nothing is blocked")
+        return
     headings = ("GROUP", "MESSAGE", "ATTEMPTS", "BLOCKED", "ERROR")
     rows = (
         (one.group, f"{one.partition}/{one.version}", one.attempts, age(one.blocked_at), one.error)
         for one in blocked
     )
     print_table(headings, rows)
-    if blocked:
-        say(f"free them: spillway blocked unblock {queue} --all --action retry")
+    say(f"free them: spillway blocked unblock {queue} --all --action retry")
 
 
 @app.command("unblock")

@@ -21,6 +21,9 @@ DatabaseUrl = Annotated[
     typer.Option("--database-url", envvar="SPILLWAY_DATABASE_URL", help="A PostgreSQL, by url."),
 ]
 
+DEFAULT_DATA = Path("spillway-data")
+"""Where `spillway serve` keeps its own, beside which one usually stands."""
+
 
 @contextmanager
 def database(data: Path | None, database_url: str | None) -> Iterator[str]:
@@ -28,6 +31,7 @@ def database(data: Path | None, database_url: str | None) -> Iterator[str]:
     if database_url is not None:
         yield database_url
         return
+    data = data or (DEFAULT_DATA if (DEFAULT_DATA / "postgres").is_dir() else None)
     if data is None:
         raise typer.BadParameter("name the database: --data DIR or --database-url URL")
     if not (data / "postgres").is_dir():

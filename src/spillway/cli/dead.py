@@ -44,13 +44,15 @@ def list_dead(
     """List dead letters, oldest first. With --json: a JSON line for each."""
     filters = {"group": group, "partition": partition, "key": key, "error_contains": error}
     with session.client() as client:
-        found = _pages(client, queue, filters, moment(before), limit)
+        pages = _pages(client, queue, filters, moment(before), limit)
         if session.json_:
-            print_json_lines(found)
+            print_json_lines(pages)
             return
-        print_table(
-            ("ID", "GROUP", "MESSAGE", "ATTEMPTS", "DEAD", "WHY", "ERROR"), map(_row, found)
-        )
+        rows = [_row(letter) for letter in pages]
+    if not rows:
+        say(f"{queue}: no dead letters")
+        return
+    print_table(("ID", "GROUP", "MESSAGE", "ATTEMPTS", "DEAD", "WHY", "ERROR"), rows)
     say(f"back to work: spillway dead redrive {queue} --all")
 
 
@@ -97,7 +99,10 @@ def show(
     with session.client() as client:
         page = client.dead(queue, after=number - 1, limit=1).dead
     if not page or page[0].id != number:
-        raise MessageNotFoundError(f"there is no dead letter {number} in {queue}")
+        raise MessageNotFoundError(
+            f"there is no dead letter {number} in {queue}",
+            hint=f"`spillway dead list {queue}` shows those there are",
+        )
     letter = page[0]
     if session.json_:
         print_json(letter)

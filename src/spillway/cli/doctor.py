@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from spillway.cli.outcome import DEPENDENCY_DOWN, FAILED, exit_code, say
+from spillway.cli.hints import hint_of
+from spillway.cli.outcome import DEPENDENCY_DOWN, FAILED, counted, exit_code, say
 from spillway.cli.output import duration, print_json, shown
 from spillway.cli.queue import every_queue
 from spillway.cli.session import Session, with_session
@@ -74,7 +75,7 @@ def _verdict(findings: list[Finding]) -> str:
     count = {level: sum(one.level == level for one in findings) for level in ("FAIL", "WARN")}
     if not any(count.values()):
         return "all is well"
-    return f"{count['FAIL']} failures, {count['WARN']} warnings"
+    return f"{counted(count['FAIL'], 'failure')}, {counted(count['WARN'], 'warning')}"
 
 
 def examine(client: "Client", data: Path | None) -> Iterator[Finding]:
@@ -99,7 +100,7 @@ def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Find
 
 def _unanswered(check: str, error: SpillwayError) -> Finding:
     text = f"{error.message} [{error.code}]"
-    return Finding("FAIL", check, text, error.hint, exit_code(error))
+    return Finding("FAIL", check, text, hint_of(error), exit_code(error))
 
 
 def _broker(client: "Client") -> Iterator[Finding]:
@@ -121,7 +122,7 @@ def _shards(client: "Client") -> Iterator[Finding]:
     topology = client.topology()
     orphans = [shard.shard for shard in topology.shards if shard.owner is None]
     alive = sum(broker.alive for broker in topology.brokers)
-    text = f"{topology.num_shards} shards, {alive} brokers alive"
+    text = f"{counted(topology.num_shards, 'shard')}, {counted(alive, 'broker')} alive"
     if orphans:
         text += f"; nobody owns {orphans}"
         yield Finding("FAIL", "shards", text, "spillway serve (one more broker takes them over)")
@@ -136,7 +137,7 @@ def _queues(client: "Client") -> Iterator[Finding]:
         count += 1
         for group in queue.groups:
             troubles.extend(_group(queue, group))
-    yield Finding("WARN" if troubles else "OK", "queues", f"{count} queues")
+    yield Finding("WARN" if troubles else "OK", "queues", counted(count, "queue"))
     yield from troubles
 
 
@@ -148,7 +149,7 @@ def _group(queue: "QueueReply", group: "GroupCounts") -> Iterator[Finding]:
         yield Finding("FAIL", "blocked", f"{name}: {group.blocked} messages hold their line", free)
     if group.parked:
         free = f"spillway dead redrive {flags} --all   (look first: spillway dead list {flags})"
-        yield Finding("WARN", "dead", f"{name}: {group.parked} dead letters", free)
+        yield Finding("WARN", "dead", f"{name}: {counted(group.parked, 'dead letter')}", free)
     if queue.paused or group.paused:
         whole = queue.queue if queue.paused else flags
         yield Finding("WARN", "paused", f"{name} is paused", f"spillway queue resume {whole}")

@@ -2,7 +2,8 @@
 
 import sys
 
-from spillway.core.errors import SpillwayError
+from spillway.cli.hints import hint_of
+from spillway.core.errors import SettingsError, SpillwayError
 
 OK, FAILED, USAGE, DEPENDENCY_DOWN, REFUSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -16,6 +17,8 @@ def exit_code(error: SpillwayError) -> int:
     """The documented exit code of an error."""
     if error.status in {502, 503, 504, 507}:
         return DEPENDENCY_DOWN
+    if isinstance(error, SettingsError):
+        return USAGE
     if error.status == 400:
         return USAGE if error.code != "push_failed" else FAILED
     return REFUSED if 400 < error.status < 500 else FAILED
@@ -28,5 +31,10 @@ def say(text: str) -> None:
 
 def tell(error: SpillwayError) -> None:
     say(f"error[{error.code}]: {error.message}")
-    if error.hint:
-        say(f"  hint: {error.hint}")
+    if hint := hint_of(error):
+        say(f"  hint: {hint}")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 queue`, `2 queues`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

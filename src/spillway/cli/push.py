@@ -1,29 +1,28 @@
 """`spillway push`: messages from arguments, a file or stdin."""
 
-import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from spillway.cli.hints import hint_of
 from spillway.cli.interrupt import polite
+from spillway.cli.lines import LineReader, opened
 from spillway.cli.outcome import FAILED, INTERRUPTED, say
 from spillway.cli.output import print_json_lines
 from spillway.cli.session import Session, with_session
 from spillway.cli.span import span_ms
 
 if TYPE_CHECKING:
-    from spillway.client.batch import Item
-    from spillway.client.sync_client import Client
-    from spillway.wire import PushResult
+    from spillway.wire import ErrorDetail, PushResult
 
 BATCH = 1_000
 FAILURES_SHOWN = 10
+LOOKS_LIKE_JSON = ("{", "[", '"')
 
 Form = Literal["auto", "json", "text"]
 
@@ -76,50 +75,84 @@ def push(
         "ttl_ms": span_ms(ttl),
         "trace_id": trace_id,
     }
-    with session.client() as client, _lines(payload, file) as lines, polite() as stop:
-        items = (Item(queue, _payload(line, form), **options) for line in lines)
-        count = _push_all(client, items, stop_asked=stop.is_set, as_json=session.json_)
+    pushing = _Pushing(queue, form, as_json=session.json_)
+    with session.client() as client, polite() as stop:
+        with pushing.told(), _batches(payload, file, stop.is_set) as batches:
+            for batch in batches:
+                items = [Item(queue, pushing.payload(text), **options) for text in batch]
+                pushing.take(client.push_many(items, raise_on_failure=False))
         stopped = stop.is_set()
-    _conclude(count, queue, stopped=stopped)
-
-
-def _push_all(
-    client: "Client",
-    items: "Iterator[Item]",
-    *,
-    stop_asked: Callable[[], bool],
-    as_json: bool,
-) -> Counter[str]:
-    count: Counter[str] = Counter()
-    while not stop_asked():
-        batch = list(islice(items, BATCH))
-        if not batch:
-            break
-        results = client.push_many(batch, raise_on_failure=False)
-        _show(results, count, as_json=as_json)
-    return count
-
-
-def _show(results: "list[PushResult]", count: Counter[str], *, as_json: bool) -> None:
-    for result in results:
-        if result.error is not None and count["failed"] < FAILURES_SHOWN:
-            say(f"#{sum(count.values())}: {result.error.message} [{result.error.code}]")
-        result.index = sum(count.values())
-        count[result.status] += 1
-    if as_json:
-        print_json_lines(results)
-
-
-def _conclude(count: Counter[str], queue: str, *, stopped: bool) -> None:
-    parts = [
-        f"{count[status]} {status}" for status in ("stored", "duplicate", "buffered", "failed")
-    ]
-    told = ", ".join(part for part in parts if not part.startswith("0 ")) or "nothing to push"
-    say(f"{queue}: {told}")
     if stopped:
         raise typer.Exit(INTERRUPTED)
-    if count["failed"]:
+    if pushing.count["failed"]:
         raise typer.Exit(FAILED)
+
+
+class _Pushing:
+    """What was pushed so far, and what is to be said about it."""
+
+    def __init__(self, queue: str, form: Form, *, as_json: bool) -> None:
+        self._queue = queue
+        self._form = form
+        self._as_json = as_json
+        self._warned = False
+        self._hints: set[str] = set()
+        self.count: Counter[str] = Counter()
+
+    def payload(self, text: str) -> Any:  # noqa: ANN401 (any JSON value)
+        """JSON goes as it was written: no digit of a number is lost on the way."""
+        import msgspec  # noqa: PLC0415
+
+        if self._form == "text":
+            return text
+        try:
+            msgspec.json.decode(text)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            return self._no_json(text, str(error))
+        return msgspec.Raw(text.encode())
+
+    def _no_json(self, text: str, why: str) -> str:
+        if self._form == "json":
+            raise typer.BadParameter(f"not JSON: {text[:80]!r} ({why})") from None
+        if text.lstrip()[:1] in LOOKS_LIKE_JSON and not self._warned:
+            self._warned = True
+            say(f"pushed as a text, for it is not JSON: {text[:80]!r} ({why})")
+            say("  hint: --as json refuses such payloads, --as text says that they are meant so")
+        return text
+
+    def take(self, results: "list[PushResult]") -> None:
+        for result in results:
+            result.index = sum(self.count.values())
+            if result.error is not None and self.count["failed"] < FAILURES_SHOWN:
+                self._say_failure(result.index, result.error)
+            self.count[result.status] += 1
+        if self._as_json:
+            print_json_lines(results)
+
+    def _say_failure(self, index: int, detail: "ErrorDetail") -> None:
+        from spillway.client.errors import error_of  # noqa: PLC0415
+
+        say(f"#{index}: {detail.message} [{detail.code}]")
+        hint = hint_of(error_of(detail))
+        if hint not in self._hints:
+            self._hints.add(hint)
+            say(f"  hint: {hint}")
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Whatever ends it, what was pushed until then is told."""
+        try:
+            yield
+        except BaseException:
+            if self.count:
+                self._tell()
+            raise
+        self._tell()
+
+    def _tell(self) -> None:
+        kinds = ("stored", "duplicate", "buffered", "failed")
+        parts = [f"{self.count[kind]} {kind}" for kind in kinds if self.count[kind]]
+        say(f"{self._queue}: {', '.join(parts) or 'nothing to push'}")
 
 
 # ---------------------------------------------------------------- reading
@@ -132,41 +165,34 @@ def _headers(given: list[str] | None) -> dict[str, str] | None:
     return {name: value for name, _, value in pairs} or None
 
 
-def _payload(text: str, form: Form) -> Any:  # noqa: ANN401 (any JSON value)
-    if form == "text":
-        return text
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        if form == "json":
-            raise typer.BadParameter(f"not JSON: {text[:80]!r} ({error})") from None
-        return text
-
-
 @contextmanager
-def _lines(payload: list[str] | None, file: Path | None) -> Iterator[Iterable[str]]:
+def _batches(
+    payload: list[str] | None, file: Path | None, stop_asked: Callable[[], bool]
+) -> Iterator[Iterator[list[str]]]:
     if payload:
-        yield payload
+        yield iter([payload])
     elif file is not None:
-        with file.open("rb") as source:
-            yield _watched(source, file.stat().st_size, file.name)
+        with opened(file) as source, _progress(file) as on_bytes:
+            yield _read(LineReader(source, stop_asked=stop_asked, on_bytes=on_bytes))
     else:
         if sys.stdin.isatty():
             say("reading messages from the terminal, one a line; Ctrl-D ends")
-        yield (line for line in _stripped(sys.stdin.buffer) if line)
+        yield _read(LineReader(sys.stdin.buffer, stop_asked=stop_asked))
 
 
-def _stripped(source: BinaryIO) -> Iterator[str]:
-    return (line.rstrip(b"\r\n").decode() for line in source)
+def _read(reader: LineReader) -> Iterator[list[str]]:
+    return iter(lambda: reader.batch(BATCH), [])
 
 
-def _watched(source: BinaryIO, size: int, name: str) -> Iterator[str]:
-    """The lines of a file, with a progress bar on stderr when somebody looks."""
+@contextmanager
+def _progress(file: Path) -> Iterator[Callable[[int], object]]:
+    """A bar on stderr when somebody looks."""
     if not sys.stderr.isatty():
-        yield from (line for line in _stripped(source) if line)
+        yield lambda _: None
         return
     from rich.console import Console  # noqa: PLC0415
-    from rich.progress import wrap_file  # noqa: PLC0415
+    from rich.progress import Progress  # noqa: PLC0415
 
-    with wrap_file(source, size, description=name, console=Console(stderr=True)) as watched:
-        yield from (line for line in _stripped(watched) if line)
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task(file.name, total=file.stat().st_size)
+        yield lambda count: progress.update(task, advance=count)

@@ -28,8 +28,11 @@ def seek(
 
     With --json: one JSON document.
     """
+    target = _target(to)
+    if isinstance(target, int) and partition is None:
+        raise typer.BadParameter(f"version {to} of which partition? add --partition NAME")
     with session.client() as client:
-        reply = client.seek(queue, _target(to), group=group, partition=partition, reason=reason)
+        reply = client.seek(queue, target, group=group, partition=partition, reason=reason)
     if session.json_:
         print_json(reply)
     report(reply, "lanes moved")
