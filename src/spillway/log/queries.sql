@@ -31,6 +31,9 @@ WITH fence AS (
         LIMIT 1
     ) AS b
     WHERE EXISTS (SELECT FROM fence)
+    ON CONFLICT (lane_id, "group", version) DO UPDATE SET
+        attempts = excluded.attempts, cause = excluded.cause, error = excluded.error,
+        actor = excluded.actor, reason = excluded.reason, dead_at = excluded.dead_at
 ), undead AS (
     DELETE FROM spillway.dead_letter
     WHERE dead_id = ANY ($7::bigint[]) AND EXISTS (SELECT FROM fence)
@@ -579,10 +582,6 @@ FROM (
     WHERE d.dead_id = ANY (%(ids)s::bigint[])
 ) AS p
 WHERE p.before < %(bytes)s ORDER BY p.dead_id
-
--- name: dead_of_group
--- How many dead letters a group still has on a queue.
-SELECT count(*) FROM spillway.dead_letter WHERE queue_id = %(queue_id)s AND "group" = %(group)s
 
 -- name: versions_at
 -- For some lanes, the last version that was appended before a moment.
