@@ -1,0 +1,220 @@
+"""A `spillway serve` of one's own: started, stopped and killed as an operator (or fate) would."""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from spillway.core.errors import SpillwayError
+
+SPILLWAY = Path(sys.executable).with_name("spillway")
+START_S = 60.0
+POLL_S = 0.01
+LISTENING = re.compile(rb"listening on (http://\S+)")
+
+
+def free_port() -> int:
+    """A port nobody listens on, to be the same over restarts."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Served:
+    """One broker process on a data folder or a database URL. Its talk is in `log`."""
+
+    def __init__(self, folder: Path, *arguments: str, **settings: object) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = folder / f"serve-{self.port}.log"
+        self.starts = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        where = () if "--database-url" in arguments else ("--data", str(self.data))
+        self._command = [str(SPILLWAY), "serve", "--port", str(self.port), *where, *arguments]
+        given = {f"SPILLWAY_{name.upper()}": str(value) for name, value in settings.items()}
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("SPILLWAY_")}
+        self._environment = {**kept, **given}
+
+    def launch(self) -> None:
+        """Start the process without waiting for anything."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                cwd=self.folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.starts += 1
+
+    def start(self) -> None:
+        """Start, and wait until it says that it listens."""
+        seen = self.log.stat().st_size if self.log.exists() else 0
+        self.launch()
+        deadline = time.monotonic() + START_S
+        while not LISTENING.search(self.log.read_bytes()[seen:]):
+            assert self.process.poll() is None, self.talk()
+            assert time.monotonic() < deadline, self.talk()
+            threading.Event().wait(POLL_S)
+
+    def talk(self) -> str:
+        """The end of what it said."""
+        return self.log.read_text(errors="replace")[-4000:]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the broker itself."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, and nothing of it left."""
+        self.process.kill()
+        self.process.wait(START_S)
+
+    def kill_postmaster(self) -> None:
+        """kill -9 its PostgreSQL."""
+        os.kill(self.postmaster, signal.SIGKILL)
+
+    def wait(self, within_s: float = START_S) -> int:
+        """Its exit code."""
+        return self.process.wait(within_s)
+
+    @property
+    def database_url(self) -> str:
+        """Where its embedded PostgreSQL listens."""
+        return (self.data / "database-url").read_text()
+
+    @property
+    def postmaster(self) -> int:
+        """The process id of its embedded PostgreSQL."""
+        return int((self.data / "postgres/postmaster.pid").read_text().split()[0])
+
+    def backends(self, name: str = "spillway shard%") -> list[int]:
+        """The backends behind its writers."""
+        with contextlib.suppress(psycopg.Error), psycopg.connect(self.database_url) as conn:
+            query = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE %s ORDER BY 1"
+            return [row[0] for row in conn.execute(query, (name,))]
+        return []
+
+    def clean_up(self) -> None:
+        """End whatever is still there."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The number may be stale, and a stranger's by now.
+            pid = self.postmaster
+            if str(self.data) in Path(f"/proc/{pid}/cmdline").read_text():
+                os.kill(pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGQUIT)
+                wait_gone(pid)
+
+
+def wait_gone(pid: int) -> None:
+    """Wait until a process has ended and nothing of it is left."""
+    deadline = time.monotonic() + START_S
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, f"process {pid} does not end"
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+        threading.Event().wait(POLL_S)
+
+
+def adopt_orphans(adopt: bool) -> None:
+    """Be the one who buries what a killed broker leaves behind, when we say so and not before.
+
+    Who else would do it, and how soon, differs from machine to machine.
+    """
+    pr_set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, int(adopt), 0, 0, 0)
+
+
+def bury_orphans() -> None:
+    """Reap every dead postgres that came to us."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            head, _, rest = stat.read_text().rpartition(")")
+            state, parent = rest.split()[:2]
+            if (state, int(parent)) == ("Z", os.getpid()) and head.endswith("(postgres"):
+                os.waitpid(int(stat.parent.name), os.WNOHANG)
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
+    """Make brokers: `serve(num_shards=2)` on a folder of its own, not started yet."""
+    made: list[Served] = []
+    # Short, since a socket's path must be.
+    top = Path(tempfile.mkdtemp(prefix="spillway-"))
+    adopt_orphans(adopt=True)
+
+    def make(*arguments: str, folder: Path | None = None, **settings: object) -> Served:
+        place = folder or top / str(len(made))
+        place.mkdir(exist_ok=True)
+        made.append(Served(place, *arguments, **settings))
+        return made[-1]
+
+    yield make
+    for served in reversed(made):
+        served.clean_up()
+    adopt_orphans(adopt=False)
+    bury_orphans()
+    shutil.rmtree(top, ignore_errors=True)
+
+
+class Patience:
+    """Waits for conditions, and counts how often a client had to try again."""
+
+    def __init__(self) -> None:
+        self.retries = 0
+
+    async def sleep(self, seconds: float) -> None:
+        """What a client calls between two attempts."""
+        self.retries += 1
+        await asyncio.sleep(seconds)
+
+    async def until(self, condition: Callable[[], object], within_s: float = 30.0) -> None:
+        """Poll until the condition holds."""
+        deadline = time.monotonic() + within_s
+        while True:
+            outcome = condition()
+            if await outcome if asyncio.iscoroutine(outcome) else outcome:
+                return
+            assert time.monotonic() < deadline, f"not so within {within_s} s: {condition}"
+            await asyncio.sleep(POLL_S)
+
+    async def lull(self, error: SpillwayError) -> None:
+        """After an error that no client repeats by itself."""
+        self.retries += 1
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def patience() -> Patience:
+    """Waiting, for tests that live in an event loop."""
+    return Patience()
+
+
+@pytest.fixture
+def bury() -> Callable[[int], None]:
+    """Wait until a killed process is gone for good: `bury(pid)`."""
+    return wait_gone
