@@ -15,7 +15,7 @@ from spillway.core.state import Blocking, GroupState, IllegalTransitionError, Le
 Held = ev.Extended | ev.Acked | ev.Nacked | ev.Expired | ev.Parked | ev.Blocked | ev.Dropped
 
 
-def evolve(state: GroupState, event: ev.Event, _at_ms: int = 0) -> GroupState:
+def evolve(state: GroupState, event: ev.Event) -> GroupState:
     """Fold one event. An illegal one raises and changes nothing."""
     kind = type(event)
     if not state.exists and kind not in _WITHOUT_GROUP:

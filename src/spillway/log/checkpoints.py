@@ -111,8 +111,8 @@ class Folded:
             self._fail(f"the control log goes from seq {self.seq} to {seq}", None)
             return
         try:
-            for at_ms, event in codec.decode(events):
-                evolve(self._state, event, at_ms)
+            for _, event in codec.decode(events):
+                evolve(self._state, event)
                 self.events += 1
         except DAMAGE as error:
             self._fail(f"seq {seq} of the control log: {reason(error)}", error)

@@ -61,8 +61,8 @@ class Trail:
 
     def _fold(self, state: GroupState, seq: int, events: bytes) -> None:
         try:
-            for at_ms, event in codec.decode(events):
-                evolve(state, event, at_ms)
+            for _, event in codec.decode(events):
+                evolve(state, event)
         except DAMAGE as error:
             what = f"control events that cannot be folded ({reason(error)}) at seq"
             self.findings.append(Finding(what, 0, seq))
