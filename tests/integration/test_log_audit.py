@@ -99,7 +99,7 @@ DAMAGES = {
     ),
     "last batch deleted": (
         "DELETE FROM spillway.message_batch WHERE base_version = 26",
-        ["states do not add up to the tail", "a version is beyond the tail"],
+        ["states do not add up to the tail", "something is beyond the tail"],
     ),
     "batch moved onto another": (
         "UPDATE spillway.message_batch SET base_version = 20 WHERE base_version = 26",
