@@ -83,12 +83,12 @@ class Served:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """kill -9, and nothing of it left."""
+        """End it by SIGKILL; nothing of it is left."""
         self.process.kill()
         self.process.wait(START_S)
 
     def kill_postmaster(self) -> None:
-        """kill -9 its PostgreSQL."""
+        """End its PostgreSQL by SIGKILL."""
         os.kill(self.postmaster, signal.SIGKILL)
 
     def wait(self, within_s: float = START_S) -> int:

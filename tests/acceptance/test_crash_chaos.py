@@ -46,7 +46,6 @@ class Books:
     parked: set[Place] = field(default_factory=set)
     perhaps_parked: set[Place] = field(default_factory=set)
     came_back: list[Place] = field(default_factory=list)
-    refused: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     flowed: list[tuple[int, int]] = field(default_factory=list)
 
@@ -125,17 +124,17 @@ class Load:
             except SpillwayError as error:
                 await self._patience.lull(error)
                 reply, leased = await self._client.settle(ack, nack=nack)
-                # The first attempt may have parked them: then their receipts are stale by now.
-                self.books.perhaps_parked |= {place_of(m) for m in held if m.receipt in park}
-            self.note(held, reply.results)
+            self.note(held, park, reply.results)
             held = leased
             self.books.came_back += settled_before.intersection(map(place_of, leased))
 
-    def note(self, held, results):
+    def note(self, held, park, results):
         """What became of the messages that were held."""
         places = {m.receipt: place_of(m) for m in held}
         for result in results:
-            self.books.refused += result.status == "refused"
+            if result.status == "refused" and result.receipt in park:
+                # An attempt that was never answered may have done it: then its receipt is stale.
+                self.books.perhaps_parked.add(places[result.receipt])
             if result.status in {"acked", "parked"}:
                 getattr(self.books, result.status).add(places[result.receipt])
 
