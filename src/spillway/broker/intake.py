@@ -82,13 +82,18 @@ class Intake:
         by_lane: dict[int, Arrivals] = {}
         # Most requests are for one queue without partitions: found once, not once an item.
         of_queue: dict[str, Arrivals] = {}
-        prefix = secrets.token_urlsafe(16)
+        prefix = ""
         limits = self._limits
         for index, item in enumerate(items):
             try:
                 payload = bytes(item.payload)
                 given_id = item.transaction_id
-                transaction_id = f"{prefix}-{index}" if given_id is None else given_id
+                if given_id is None:
+                    # One draw a request: ids that begin alike compress well.
+                    prefix = prefix or secrets.token_urlsafe(16)
+                    transaction_id = f"{prefix}-{index}"
+                else:
+                    transaction_id = given_id
                 is_plain = _is_plain(item)
                 if len(payload) > limits.message_bytes_max:
                     raise _too_large(payload, limits)
