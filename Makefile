@@ -43,6 +43,10 @@ format: setup ## format the code and mend what ruff can mend by itself
 bench: setup ## the whole table of measurements
 	@$(BIN)/spillway bench all
 
+.PHONY: docs
+docs: setup ## write the generated pages of docs/ afresh
+	@$(BIN)/python docs/generator
+
 .PHONY: serve
 serve: setup ## a broker with an embedded PostgreSQL in ./spillway-data
 	@$(BIN)/spillway serve
