@@ -17,8 +17,7 @@ async def crash(broker):
     for task in broker._tasks:
         task.cancel()
     for shard in broker.shards:
-        shard._forget_all()
-        shard._drop_writer()
+        shard.close()
     await broker.database.close()
 
 

@@ -5,6 +5,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from spillway.broker.lanes import LaneEntry
+from spillway.core.errors import DatabaseUnavailableError
 from spillway.log.writer import Commit
 
 
@@ -49,6 +50,15 @@ class Draft:
                 waiter.set_exception(error)
                 # Whoever waited may have left; that is no reason for a warning about the future.
                 waiter.exception()
+
+    def fail_unknown(self) -> None:
+        """Nobody can say whether it is in the log."""
+        self.fail(
+            DatabaseUnavailableError(
+                "PostgreSQL went away inside the commit: it may or may not have landed",
+                hint="retry with the same transaction ids, or settle again; both are safe",
+            )
+        )
 
 
 class Drafts:

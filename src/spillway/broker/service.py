@@ -183,12 +183,17 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for shard in self.shards:
+            shard.close()
 
     async def _save_all(self) -> None:
         for shard in self.shards:
-            if shard.owned:
-                await self.checkpointer.save(shard, 1)
+            try:
+                if shard.owned:
+                    await self.checkpointer.save(shard, 1)
                 await shard.release()
+            except SpillwayError as exc:
+                log.warning("shard_not_saved", shard=shard.shard_id, error=repr(exc))
 
     def _announce(self, entry: LaneEntry) -> None:
         self.dispatch.announce(entry.facts)

@@ -93,6 +93,7 @@ class Shard:
         self._acquiring = asyncio.Lock()
         self._loading: dict[int, asyncio.Future[None]] = {}
         self._closing = False
+        self._released = False
         self._certain_until_s = float("-inf")
         self._absent: SpillwayError = NotOwnerError(
             f"shard {shard_id} is not (yet) owned by this broker"
@@ -104,6 +105,8 @@ class Shard:
     async def acquire(self) -> bool:
         """Try to become the writer. False: another broker holds the shard."""
         async with self._acquiring:
+            if self._released:
+                return False  # let go on purpose: not to be taken again on the way out
             try:
                 return self.owned or await self._acquire()
             except (SpillwayError, psycopg.Error, OSError) as exc:
@@ -184,8 +187,17 @@ class Shard:
         self._closing = True
         if self.owned:
             await self.flush()
-            await self._database.rows("shard_release", shard_id=self.shard_id, epoch=self.epoch)
-            self._forget_all()
+        async with self._acquiring:
+            self._released = True
+            if self.owned:
+                await self._database.rows("shard_release", shard_id=self.shard_id, epoch=self.epoch)
+                self._forget_all()
+            self._drop_writer()
+
+    def close(self) -> None:
+        """Be gone, whatever is under way; the log has what was answered."""
+        self._closing = self._released = True
+        self._forget_all()
         self._drop_writer()
 
     # ------------------------------------------------------------ lanes in memory
@@ -462,7 +474,7 @@ class Shard:
             async with asyncio.timeout(self._config.outcome_wait_s):
                 await self._reacquire()
         except TimeoutError:
-            draft.fail(_unknown_outcome())
+            draft.fail_unknown()
             return
         if self.commit_seq < commit_seq:
             draft.fail(error)
@@ -470,7 +482,7 @@ class Shard:
             self._landed(draft)
         else:
             # Others wrote in between: the number may be theirs.
-            draft.fail(_unknown_outcome())
+            draft.fail_unknown()
 
     async def _reacquire(self) -> None:
         while not self.owned:
@@ -480,13 +492,6 @@ class Shard:
             except SpillwayError as exc:
                 log.info("shard_reacquire_failed", shard=self.shard_id, error=str(exc))
             await asyncio.sleep(0.1)
-
-
-def _unknown_outcome() -> DatabaseUnavailableError:
-    return DatabaseUnavailableError(
-        "PostgreSQL went away inside the commit: it may or may not have landed",
-        hint="retry with the same transaction ids, or settle again; both are safe",
-    )
 
 
 async def _nothing() -> None:
