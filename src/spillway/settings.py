@@ -13,7 +13,13 @@ MIB = 1024 * 1024
 class Settings(BaseSettings):
     """What a broker is told: by flags, else by SPILLWAY_… variables, else these defaults."""
 
-    model_config = SettingsConfigDict(env_prefix="SPILLWAY_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="SPILLWAY_",
+        extra="ignore",
+        frozen=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(6632, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
@@ -88,5 +94,12 @@ def load(**given: object) -> Settings:
         return Settings(**{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
     except ValidationError as exc:
         first = exc.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "settings"
-        raise SettingsError(f"{where}: {first['msg']} (given: {first.get('input')!r})") from exc
+        raise SettingsError(_complaint(first["loc"], first["msg"], first.get("input"))) from exc
+
+
+def _complaint(where: tuple[int | str, ...], message: str, given: object) -> str:
+    if not where:
+        # The input is all settings together, secrets too; the message names those that matter.
+        return f"settings: {message}"
+    name = ".".join(map(str, where))
+    return f"{name}: {message} (given: {given!r})"

@@ -84,6 +84,7 @@ class Delivery:
             queue = await self._facts.queue(org, queue_name)
             await self._facts.ensure_group(queue, request.group)
             line = self._dispatch.line(queue, request.group)
+            wakes = line.wakes
             reason = _paused(queue, request.group)
             granted: list[Granted] = []
             if reason is None:
@@ -93,8 +94,10 @@ class Delivery:
             left_s = deadline - time.monotonic()
             if left_s <= 0 or self._dispatch.stopped:
                 return LeaseReply(messages=[], reason=reason)
-            if reason != "scanning":
-                await line.wait(left_s)
+            if reason == "scanning" or line.wakes != wakes:
+                await asyncio.sleep(0)
+            else:
+                await line.wait(left_s, request.partitions)
 
     async def _grant(
         self, queue: QueueFacts, line: Line, request: LeaseRequest
@@ -105,10 +108,13 @@ class Delivery:
         granted: list[Granted] = []
         try:
             reason = await self._turn(line, request, granted)
-        except BaseException:
+        except BaseException as exc:
             # Whatever interrupts it, what was granted so far has no holder.
             for lease in granted:
                 lease.give_back()
+            if isinstance(exc, asyncio.CancelledError):
+                # Perhaps it was woken for a lane that it has not looked at yet.
+                line.wake_all()
             raise
         return granted, None if granted else reason
 
@@ -156,7 +162,7 @@ class Delivery:
             line.candidates.pop(entry.facts.lane_id, None)
         else:
             line.candidates.move_to_end(entry.facts.lane_id)
-            line.wake()
+            line.wake(entry.facts.partition)
         return found
 
     async def _prime(self, queue: QueueFacts, line: Line) -> None:

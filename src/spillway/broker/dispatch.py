@@ -6,8 +6,9 @@ partition cannot starve another, and drops those that turn out to be empty.
 """
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from itertools import islice
 
 from spillway.broker.facts import LaneFacts, QueueFacts
@@ -16,18 +17,21 @@ from spillway.broker.facts import LaneFacts, QueueFacts
 class Line:
     """The candidates and the waiters of one (queue, group)."""
 
-    __slots__ = ("_waiters", "candidates", "primed")
+    __slots__ = ("_waiters", "candidates", "primed", "wakes")
 
     def __init__(self) -> None:
         self.candidates: OrderedDict[int, LaneFacts] = OrderedDict()
         self.primed = False
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self.wakes = 0
+        """How often something changed: whoever was just looking then must look again."""
+        # Each with the partitions it asks for (None: all), the one that waits longest first.
+        self._waiters: dict[asyncio.Future[str | None], AbstractSet[str] | None] = {}
 
     def add(self, lane: LaneFacts) -> None:
         """A lane may have something."""
         if lane.lane_id not in self.candidates:
             self.candidates[lane.lane_id] = lane
-        self.wake()
+        self.wake(lane.partition)
 
     def next_lanes(self, count: int, partitions: Iterable[str] | None) -> list[LaneFacts]:
         """The candidates whose turn it is."""
@@ -37,23 +41,26 @@ class Line:
         fitting = (lane for lane in self.candidates.values() if lane.partition in wanted)
         return list(islice(fitting, count))
 
-    def wake(self) -> None:
-        """Let the one that waits longest look again."""
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+    def wake(self, partition: str | None = None) -> None:
+        """Let the one look again that waits longest, of those that take from this partition."""
+        self.wakes += 1
+        for waiter, wanted in self._waiters.items():
+            takes = partition is None or wanted is None or partition in wanted
+            if takes and not waiter.done():
+                waiter.set_result(partition)
                 return
 
     def wake_all(self) -> None:
         """Let everybody look again."""
-        while self._waiters:
-            self.wake()
+        self.wakes += 1
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
-    async def wait(self, timeout_s: float) -> None:
+    async def wait(self, timeout_s: float, partitions: Iterable[str] | None = None) -> None:
         """Wait for a wake, or for the time to be over."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        waiter: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = None if partitions is None else frozenset(partitions)
         try:
             async with asyncio.timeout(timeout_s):
                 await waiter
@@ -62,8 +69,10 @@ class Line:
         except asyncio.CancelledError:
             # The wake was meant for somebody who is still there.
             if waiter.done() and not waiter.cancelled():
-                self.wake()
+                self.wake(waiter.result())
             raise
+        finally:
+            del self._waiters[waiter]
 
     @property
     def waiting(self) -> int:

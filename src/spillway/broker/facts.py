@@ -207,7 +207,7 @@ class Facts:
         )
         if row is None:
             await self._learn_groups(queue)
-            return False, queue.groups[name]
+            return False, self.group(queue, name)
         return True, queue.groups.setdefault(name, GroupFacts(*row))
 
     def group(self, queue: QueueFacts, name: str) -> GroupFacts:

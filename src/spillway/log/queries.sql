@@ -417,7 +417,8 @@ WITH fence AS (
     DELETE FROM spillway.message_batch
     WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s AND base_version IN (
         SELECT base_version FROM spillway.message_batch
-        WHERE lane_id = %(lane_id)s AND base_version + count - 1 <= %(through)s
+        WHERE lane_id = %(lane_id)s AND base_version <= %(through)s
+            AND base_version + count - 1 <= %(through)s
             AND appended_at < to_timestamp(%(before_ms)s / 1000.0)
         ORDER BY base_version LIMIT %(batches)s
     )
