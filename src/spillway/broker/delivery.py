@@ -154,7 +154,9 @@ class Delivery:
         consumer = _consumer_text(request.consumer)
         command = cmd.LeaseMessages(left, request.visibility_ms, consumer)
         grant = shard.handle(entry, request.group, command)
-        target.held_back = grant.reason in _HELD_BACK
+        # Retries may go above the hole cap, so a lease that got some can be held back by it too.
+        holes, cap = target.state.settled.holes, entry.facts.queue.options.max_ack_holes
+        target.held_back = grant.reason in _HELD_BACK or holes > cap
         # Bodies are taken now: whoever leases next lets go of what has been handed out.
         slices = self._bodies.at_hand(entry, grant.runs)
         found = Granted(shard, entry, request.group, grant, shard.ticket(), slices)

@@ -131,9 +131,12 @@ class Site:
     async def waiting(self, queue: str, count: int, group: str = "default") -> None:
         """Come back when so many long polls wait."""
         facts = self.broker.facts.cached_queue("default", queue)
-        async with asyncio.timeout(10):
-            while self.broker.dispatch.line(facts, group).waiting != count:
-                await asyncio.sleep(0.002)
+        line = self.broker.dispatch.line
+        for _ in range(5_000):
+            if line(facts, group).waiting == count:
+                return
+            await asyncio.sleep(0.002)
+        raise TimeoutError(f"{line(facts, group).waiting} wait, not {count}")
 
 
 @asynccontextmanager
@@ -159,7 +162,7 @@ async def opened(database_url: str, settings: Settings | None = None) -> AsyncIt
 
 @pytest.fixture(scope="session")
 def open_site() -> Callable[..., Any]:
-    """For tests that need a broker with settings of its own: `async with open_site(url, …)`."""
+    """A test that needs a broker with settings of its own opens it with this."""
     return opened
 
 

@@ -27,7 +27,9 @@ async def test_patch_changes_only_what_it_names(site, queue):
     """PATCH leaves the other options, and says what it cannot do."""
     await site.make(queue, max_attempts=2, partitions=2)
     changed = await site.ask("PATCH", f"/v1/queues/{queue}", {"max_depth": 7})
-    assert {"max_attempts": 2, "partitions": 2, "max_depth": 7}.items() <= changed["options"].items()
+    assert {"max_attempts": 2, "partitions": 2, "max_depth": 7}.items() <= changed[
+        "options"
+    ].items()
     path = f"/v1/queues/{queue}"
     assert await site.refused("PATCH", path, {"partitions": 1}) == (400, "bad_request")
     assert await site.refused("PATCH", path, {"order": "key"}) == (400, "unknown_option")
