@@ -121,7 +121,7 @@ def test_exception_in_with_gives_the_message_back_with_its_text():
     assert broker.acks == ["r0"]
     failed, *rest = broker.nacks
     assert failed == {"receipt": "r1", "error": "ValueError: no stock"}
-    assert rest == [{"receipt": "r2", "delay_ms": 0}, {"receipt": "r3", "delay_ms": 0}]
+    assert rest == [{"receipt": "r2", "release": True}, {"receipt": "r3", "release": True}]
 
 
 def test_break_in_with_counts_as_handled():
@@ -282,7 +282,7 @@ async def test_async_exception_gives_the_message_back_with_its_text():
     assert broker.acks == []
     assert broker.nacks == [
         {"receipt": "r0", "error": "ValueError: no stock"},
-        {"receipt": "r1", "delay_ms": 0},
+        {"receipt": "r1", "release": True},
     ]
 
 

@@ -203,6 +203,16 @@ def test_a_returned_lease_spends_no_attempt():
     assert rig.lease(2).runs == ((1, 1, 1),)
 
 
+def test_part_of_a_lease_is_returned():
+    """What a holder did not touch is free at once; the rest stays with it."""
+    rig = Rig(3, max_attempts=1)
+    lease_id = rig.lease(3).lease_id
+    verdict = rig.do(cmd.Return(lease_id, ((2, 4),)))
+    assert (verdict.done, verdict.refused) == (((2, 3),), ((4, 4),))
+    assert rig.counts() == {"leased": 1, "ready": 2}
+    assert rig.lease(3).runs == ((2, 3, 1),)
+
+
 def test_time_to_live_drops_what_is_free():
     """Fresh, retried and delayed messages go when their time is over."""
     rig = Rig(backoff_base_ms=10_000)

@@ -111,7 +111,10 @@ def _nack(
     for index, version in zip(lease.indexes, lease.versions, strict=True):
         nack = nacks[index]
         error = nack.error[:ERROR_CHARS_MAX].replace("\0", "\ufffd") if nack.error else None
-        command = cmd.Nack(lease.lease_id, ((version, version),), nack.delay_ms, error, nack.park)
+        one = ((version, version),)
+        command: cmd.Command = cmd.Nack(lease.lease_id, one, nack.delay_ms, error, nack.park)
+        if nack.release:
+            command = cmd.Return(lease.lease_id, one)
         verdict = shard.handle(entry, lease.group, command)
         if verdict.refused:
             results[index] = refused(nack.receipt)

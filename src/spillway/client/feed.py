@@ -129,7 +129,7 @@ class Feed(Generic[M]):
         """Settle what is handled and give back the rest, at once and without blame."""
         self.failed("the loop was left before it came back for the next message")
         while self._waiting:
-            self._nacks.append(Nack(receipt=self._waiting.popleft().receipt, delay_ms=0))
+            self._nacks.append(Nack(receipt=self._waiting.popleft().receipt, release=True))
         return self.flush()
 
     def abandon(self) -> None:

@@ -46,9 +46,10 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A lease never reached its holder: everything of it is ready again, no attempt spent."""
+    """Versions never reached whoever handles them: ready again, no attempt spent. None: all."""
 
     lease_id: int
+    ranges: tuple[Range, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,11 +241,17 @@ def _give_up(
 
 def _decide_return(state: GroupState, command: cmd.Return, now: Moment) -> cmd.Decision:
     lease = state.leases.get(command.lease_id)
+    asked = command.ranges or ()
     if lease is None:
-        return cmd.Decision((), cmd.Verdict())
-    runs = tuple((s, e, now.now_ms) for s, e, _ in lease.held)
-    nacked = ev.Nacked(command.lease_id, runs, None, returned=True)
-    return cmd.Decision((nacked,), cmd.Verdict(tuple((s, e) for s, e, _ in runs)))
+        return cmd.Decision((), cmd.Verdict(refused=asked))
+    if command.ranges is None:
+        done = RangeSet((s, e) for s, e, _ in lease.held)
+    else:
+        done = RangeSet((s, e) for lo, hi in asked for s, e, _ in lease.held.within(lo, hi))
+    refused = tuple(gap for low, high in asked for gap in done.gaps(low, high))
+    runs = tuple((start, end, now.now_ms) for start, end in done)
+    events = (ev.Nacked(command.lease_id, runs, None, returned=True),) if runs else ()
+    return cmd.Decision(events, cmd.Verdict(tuple(done), refused))
 
 
 def _decide_extend(state: GroupState, command: cmd.Extend, now: Moment) -> cmd.Decision:

@@ -62,7 +62,9 @@ WHERE shard_id = %(shard_id)s AND (
     lease_until <= now() OR owner IS NULL OR owner = %(owner)s
     OR NOT EXISTS (
         SELECT FROM pg_stat_activity AS a
-        WHERE a.pid = s.owner_pid AND a.backend_start IS NOT DISTINCT FROM s.owner_since
+        WHERE a.pid = s.owner_pid
+            -- Hidden (null) from other roles: then it may well be the owner's.
+            AND (a.backend_start IS NULL OR a.backend_start = s.owner_since)
     )
 )
 RETURNING epoch, commit_seq, extract(epoch FROM clock_timestamp())::float8

@@ -2,7 +2,7 @@
 
 The statement begins with the fence. Where another broker has raised the epoch it changes nothing,
 and `Writer.write` says so. One statement is also one round trip: BEGIN, UPDATE, COPY, INSERT and
-COMMIT would be five (ADR 0004 has the measurement).
+COMMIT would be five (ADR 0002 has the measurement).
 """
 
 import asyncio

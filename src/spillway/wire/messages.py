@@ -111,12 +111,13 @@ class LeaseReply(Reply, omit_defaults=True):
 
 
 class Nack(Request):
-    """Give a message back, or up (`park`)."""
+    """Give a message back, or up (`park`); or back untouched: `release` spends no attempt."""
 
     receipt: str
     delay_ms: SpanMs | None = None
     error: str | None = None
     park: bool = False
+    release: bool = False
 
 
 class Extend(Request):

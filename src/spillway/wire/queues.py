@@ -16,7 +16,7 @@ from spillway.wire.shapes import (
 )
 
 
-class QueueOptions(Request):
+class QueueOptions(Request, omit_defaults=False):
     """The options of a queue; each is enforced."""
 
     partitions: Annotated[int, Meta(ge=1, le=1024)] = 1
