@@ -119,6 +119,10 @@ class Nack(Request):
     park: bool = False
     release: bool = False
 
+    def __post_init__(self) -> None:
+        if self.release and (self.park or self.delay_ms is not None):
+            raise ValueError("release excludes park and delay_ms")
+
 
 class Extend(Request):
     """Hold a message for `visibility_ms` from now."""
