@@ -50,7 +50,7 @@ def run(monkeypatch):
         script = Script(*answers)
         sessions = []
 
-        def client(self):
+        def client(self, **_):
             sessions.append(self)
             return Client(transport=script, retries=0, org=self.org)
 

@@ -1,6 +1,7 @@
 """Producers: what is gathered, when it leaves, and what a failure leaves behind."""
 
 import asyncio
+from datetime import datetime
 
 import pytest
 
@@ -11,6 +12,7 @@ from spillway.client.errors import (
     ClientUsageError,
     PushFailedError,
 )
+from spillway.client.payload import decode_payload
 from spillway.client.producer import AsyncProducer, Producer
 from spillway.core.errors import InvalidItemError
 from spillway.wire import ErrorDetail, PushResult
@@ -24,7 +26,7 @@ class Pusher:
     def __init__(self, *, away=0, bad=()):
         self.batches = []
         self.away = away
-        self.bad = set(bad)
+        self.bad = list(bad)
 
     def push_many(self, items, *, raise_on_failure=True):
         self.batches.append(list(items))
@@ -34,13 +36,13 @@ class Pusher:
         return [self.result(at, item) for at, item in enumerate(items)]
 
     def result(self, at, item):
-        if item.payload in self.bad:
+        if decode_payload(item.payload) in self.bad:
             return PushResult(index=at, status="failed", error=BAD)
         return PushResult(index=at, status="stored", version=at + 1)
 
     @property
     def payloads(self):
-        return [[item.payload for item in batch] for batch in self.batches]
+        return [[decode_payload(item.payload) for item in batch] for batch in self.batches]
 
 
 class AsyncPusher(Pusher):
@@ -158,3 +160,27 @@ async def test_a_cancelled_push_does_not_disturb_the_others():
         pusher.gate.set()
         assert (await two).status == "stored"
     assert one.cancelled()
+
+
+@pytest.mark.parametrize(
+    ("payload", "options"),
+    [(object(), {}), (float("nan"), {}), (1, {"deliver_at": datetime(2030, 1, 1)})],  # noqa: DTZ001
+)
+def test_what_cannot_be_sent_is_refused_at_once(payload, options):
+    """It never gets into a batch, which it would spoil for ever."""
+    pusher = Pusher()
+    with Producer(pusher) as producer:
+        producer.push("q", 1)
+        with pytest.raises(InvalidItemError):
+            producer.push("q", payload, **options)
+        producer.push("q", 2)
+    assert pusher.payloads == [[1, 2]]
+
+
+def test_a_payload_is_taken_as_it_is_when_pushed():
+    """What its owner does to it afterwards is not seen."""
+    pusher, order = Pusher(), {"n": 1}
+    with Producer(pusher) as producer:
+        producer.push("q", order)
+        order["n"] = 2
+    assert pusher.payloads == [[{"n": 1}]]

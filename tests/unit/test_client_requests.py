@@ -222,3 +222,16 @@ def test_identity_travels_in_headers():
 def test_the_doc_of_a_method_is_the_doc_of_its_call():
     """Client methods keep the text of what they send."""
     assert Client.redrive.__doc__ == operations.redrive.__doc__
+
+
+@pytest.mark.parametrize("payload", [{"x": float("nan")}, [1.0, float("inf")], float("-inf")])
+def test_a_number_that_json_does_not_know_is_refused(payload):
+    """It would be stored as null: what was accepted would be lost."""
+    with pytest.raises(errors.InvalidItemError, match="JSON does not know"):
+        requests.push("orders", payload)
+
+
+def test_a_null_is_no_such_number():
+    """None and nested None are JSON."""
+    body = requests.push("orders", {"a": None, "b": [None, 1.5]}).body
+    assert b'"payload":{"a":null,"b":[null,1.5]}' in body

@@ -9,7 +9,7 @@ from spillway import wire
 from spillway.client.errors import BrokerUnreachableError
 from spillway.client.message import AsyncMessage, Messages
 from spillway.client.worker import Worker
-from spillway.core.errors import QueueNotFoundError
+from spillway.core.errors import DatabaseUnavailableError, QueueNotFoundError
 from spillway.wire import SettleReply, SettleResult
 
 
@@ -187,3 +187,37 @@ async def test_permanent_errors_end_the_worker():
     with pytest.raises(ExceptionGroup) as told:
         await Worker(NoQueue([], 1), "q", lambda _: None).run()
     assert told.group_contains(QueueNotFoundError)
+
+
+async def test_a_settlement_under_way_at_stop_is_not_lost():
+    """Whether the broker got it is unknown then, so it is sent again."""
+
+    class Slow(FakeClient):
+        began = asyncio.Event()
+
+        async def settle(self, ack=(), *, nack=(), extend=()):
+            if not self.began.is_set():
+                self.began.set()
+                await asyncio.Event().wait()  # no answer comes
+            return await super().settle(ack, nack=nack, extend=extend)
+
+    client = Slow(range(1), 1)
+    await run_until(Worker(client, "q", lambda _: None), client.began)
+    assert client.acks == ["r0"]
+
+
+async def test_a_broker_that_cannot_settle_now_does_not_end_the_worker():
+    """503 is told and tried again, as a lost connection is."""
+
+    class Busy(FakeClient):
+        refusals = 2
+
+        async def settle(self, ack=(), *, nack=(), extend=()):
+            if self.refusals:
+                self.refusals -= 1
+                raise DatabaseUnavailableError
+            return await super().settle(ack, nack=nack, extend=extend)
+
+    client = Busy(range(2), 2)
+    await run_until(Worker(client, "q", lambda _: None), client.settled)
+    assert sorted(client.acks) == ["r0", "r1"]

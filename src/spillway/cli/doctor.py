@@ -52,7 +52,7 @@ def doctor(
     Exit code 0 if nothing fails (warnings are no failure), 1 if something does, 3 if the broker
     or its database is down. With --json: one JSON document.
     """
-    with session.client() as client:
+    with session.client(retries=0) as client:  # what is wrong now is what it shall tell
         findings = list(examine(client, data))
     if session.json_:
         print_json([asdict(finding) for finding in findings])
@@ -81,10 +81,11 @@ def _verdict(findings: list[Finding]) -> str:
 def examine(client: "Client", data: Path | None) -> Iterator[Finding]:
     """Every check, as far as the broker can be asked."""
     try:
-        yield from _broker(client)
+        broker = list(_broker(client))
     except SpillwayError as error:
-        yield _unanswered("broker", error)
-    else:
+        broker = [_unanswered("broker", error)]
+    yield from broker
+    if all(finding.level != "FAIL" for finding in broker):
         yield from _guarded("shards", lambda: _shards(client))
         yield from _guarded("queues", lambda: _queues(client))
     yield from _disk(data)
@@ -111,8 +112,9 @@ def _broker(client: "Client") -> Iterator[Finding]:
     if health.database == "connected":
         yield Finding("OK", "database", "connected")
     else:
-        text = "disconnected: pushes are buffered, leases wait"
-        free = "start PostgreSQL again; the broker finds it by itself"
+        text = "disconnected: until it is back, requests are answered 503"
+        free = "start PostgreSQL again, and the broker finds it; an embedded one comes back with a "
+        free += "new `spillway serve`"
         yield Finding("FAIL", "database", text, free, DEPENDENCY_DOWN)
     if health.status != "ok" and health.database == "connected":
         yield Finding("WARN", "health", "degraded", f"curl {url}/health")
@@ -137,7 +139,7 @@ def _queues(client: "Client") -> Iterator[Finding]:
         count += 1
         for group in queue.groups:
             troubles.extend(_group(queue, group))
-    yield Finding("WARN" if troubles else "OK", "queues", counted(count, "queue"))
+    yield Finding("OK", "queues", counted(count, "queue"))
     yield from troubles
 
 

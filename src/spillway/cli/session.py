@@ -60,7 +60,7 @@ class Session:
     timeout: float | None = None
     json_: bool = False
 
-    def client(self) -> "Client":
+    def client(self, retries: int = RETRIES) -> "Client":
         """A client; imported only now, so that help and usage errors stay instant."""
         from spillway.client.sync_client import Client  # noqa: PLC0415
 
@@ -70,7 +70,7 @@ class Session:
             api_key=self.api_key,
             actor=self.actor,
             timeout_s=self.timeout or DEFAULT_TIMEOUT_S,
-            retries=RETRIES,
+            retries=retries,
         )
 
 

@@ -6,7 +6,7 @@ a random prefix and count up, which compresses well wherever they are stored.
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, cast
 
@@ -14,7 +14,7 @@ import msgspec
 
 from spillway.client.errors import ClientUsageError, error_of
 from spillway.client.http1 import Response
-from spillway.client.payload import shape
+from spillway.client.payload import shape, unknown_number
 from spillway.client.protocol import JSON_HEADERS, Request
 from spillway.core.errors import InvalidItemError, SpillwayError
 from spillway.wire import ErrorDetail, PushItem, PushReply, PushResult
@@ -69,8 +69,7 @@ def as_item(item: Item | Mapping[str, Any]) -> Item:
 
 def encode_item(item: Item, transaction_id: str) -> bytes:
     """The JSON of one item."""
-    if item.deliver_at is not None and item.deliver_at.tzinfo is None:
-        raise InvalidItemError("deliver_at has no timezone", hint="use datetime.now(UTC) and kin")
+    _check_time(item)
     wired = PushItem(
         queue=item.queue,
         payload=cast("msgspec.Raw", shape(item.payload)),  # encoded in the same pass
@@ -84,12 +83,39 @@ def encode_item(item: Item, transaction_id: str) -> bytes:
         ttl_ms=item.ttl_ms,
         trace_id=item.trace_id,
     )
+    return _encode(wired, item.payload)
+
+
+def sealed(item: Item) -> Item:
+    """The item as it is now: later changes of its payload are not seen, and it can be sent."""
+    _check_time(item)
+    return replace(item, payload=msgspec.Raw(_encode(shape(item.payload), item.payload)))
+
+
+def _check_time(item: Item) -> None:
+    if item.deliver_at is not None and item.deliver_at.tzinfo is None:
+        raise InvalidItemError("deliver_at has no timezone", hint="use datetime.now(UTC) and kin")
+
+
+def _encode(value: object, payload: object) -> bytes:
     try:
-        return _encoder.encode(wired)
+        data = _encoder.encode(value)
     except (TypeError, ValueError) as error:
         raise InvalidItemError(
             f"the payload cannot be JSON: {error}", hint="push bytes, or values that JSON knows"
         ) from error
+    if b"null" in data:
+        _check_numbers(payload)
+    return data
+
+
+def _check_numbers(payload: object) -> None:
+    number = unknown_number(msgspec.to_builtins(payload, builtin_types=(msgspec.Raw,)))
+    if number is not None:
+        raise InvalidItemError(
+            f"the payload holds {number}, which JSON does not know",
+            hint="push None or a text in its place",
+        )
 
 
 def batches(

@@ -119,8 +119,9 @@ def queue(name: str) -> Request[QueueReply]:
 
 def create_queue(name: str, **options: Unpack[Options]) -> Request[QueueReply]:
     """Make a queue with these options; does nothing when it is there with the same ones."""
-    body = options_as(QueueOptions, options)
-    return send("PUT", at("queues", name), body, _queue, safe=True)
+    checked = options_as(QueueOptions, options)
+    given = {option: getattr(checked, option) for option in options}  # the broker fills in the rest
+    return send("PUT", at("queues", name), given, _queue, safe=True)
 
 
 def update_queue(name: str, **options: Unpack[Options]) -> Request[QueueReply]:

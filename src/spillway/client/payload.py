@@ -1,6 +1,8 @@
 """Payloads: any JSON value as it is, bytes as `{"payload_base64": …}`; decoded when looked at."""
 
+import math
 from base64 import b64decode, b64encode
+from collections.abc import Iterable
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -22,6 +24,20 @@ def shape(value: object) -> object:
     if isinstance(value, bytes | bytearray | memoryview):
         return {"payload_base64": b64encode(value).decode()}
     return value
+
+
+def unknown_number(value: object) -> float | None:
+    """A NaN or an infinity in a payload: the encoder would write null in its place."""
+    match value:
+        case float():
+            return None if math.isfinite(value) else value
+        case dict():
+            inner: Iterable[object] = value.values()
+        case list() | tuple() | set() | frozenset():
+            inner = value
+        case _:
+            return None
+    return next((found for one in inner if (found := unknown_number(one)) is not None), None)
 
 
 def payload_bytes(raw: msgspec.Raw | bytes) -> bytes | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from spillway.client.batch import Item, failure_of, mint_prefix
+from spillway.client.batch import Item, failure_of, mint_prefix, sealed
 from spillway.client.errors import (
     BufferFullError,
     ClientClosedError,
@@ -43,9 +43,10 @@ class _Numbering:
             options["transaction_id"] = f"{self._prefix}-{self._next}"
             self._next += 1
         try:
-            return Item(queue, payload, **options)
+            item = Item(queue, payload, **options)
         except TypeError as error:
             raise ClientUsageError(str(error)) from error
+        return sealed(item)  # what cannot be sent is refused now, not with its batch
 
 
 class Producer:
@@ -80,9 +81,10 @@ class Producer:
             raise ClientClosedError("the producer is closed")
         if len(self._items) >= self._buffer_max:
             raise BufferFullError(f"{len(self._items)} messages wait to be sent")
+        item = self._numbering.item(queue, payload, options)
         if not self._items:
             self._oldest_at = self._clock()
-        self._items.append(self._numbering.item(queue, payload, options))
+        self._items.append(item)
         due = self._clock() - self._oldest_at >= self._linger_s
         if due or len(self._items) >= self._batch:
             self.flush()

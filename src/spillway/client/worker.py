@@ -6,7 +6,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from spillway.client.errors import BrokerUnreachableError
 from spillway.client.message import AsyncMessage, Messages, error_text
 from spillway.core.errors import SpillwayError
 from spillway.wire import Consumer, Extend, Nack, SettleReply
@@ -183,15 +182,21 @@ class Worker:
         if not acks and not nacks:
             return
         self._acks, self._nacks = [], []
-        if not await self._send(acks, nacks):
-            self._acks, self._nacks = acks + self._acks, nacks + self._nacks
+        settled = False
+        try:
+            settled = await self._send(acks, nacks)
+        finally:  # also when cancelled on the way: to settle twice is harmless, never to is not
+            if not settled:
+                self._acks, self._nacks = acks + self._acks, nacks + self._nacks
 
     async def _send(
         self, ack: Sequence[str] = (), nack: Sequence[Nack] = (), extend: Sequence[Extend] = ()
     ) -> bool:
         try:
             reply, _ = await self._client.settle(ack, nack=nack, extend=extend)
-        except BrokerUnreachableError as error:
+        except SpillwayError as error:
+            if not error.transient:
+                raise
             _log.warning("cannot settle now: %s", error)
             return False
         refused = sum(result.status == "refused" for result in reply.results)
