@@ -396,7 +396,7 @@ def main() -> int:
     except (DemoError, SpillwayError, TimeoutError, ExceptionGroup) as error:
         console.print(f"[bold red]the demo failed[/]: {reason(error)}")
         return 1
-    console.print(GO_ON, markup=False)
+    console.print(GO_ON, markup=False, soft_wrap=True)
     return 0 if balanced else 1
 
 

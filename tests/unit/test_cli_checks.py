@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from spillway.cli import session as cli_session
 from spillway.cli.main import app
 from spillway.client.errors import BrokerUnreachableError
-from spillway.client.scripted import Script, refusal, reply
+from spillway.client.scripted import Script, reply
 from spillway.client.sync_client import Client
 
 COUNTS = {
