@@ -37,8 +37,8 @@ _HEADERS: dict[str, Json] = {
     "Actor": {
         "name": "X-Spillway-Actor",
         "in": "header",
-        "description": "Who is named in the audit of a change.",
-        "schema": {"type": "string", "maxLength": 256},
+        "description": "Who is named in the audit of a change (the first 256 characters).",
+        "schema": {"type": "string"},
     },
 }
 

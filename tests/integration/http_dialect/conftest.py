@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -194,3 +196,46 @@ def _names() -> Iterator[str]:
 def queue(_names: Iterator[str]) -> str:
     """A name that no other test uses."""
     return next(_names)
+
+
+# ---------------------------------------------------------------- for tests without a loop
+
+
+class Stage:
+    """A broker in a thread of its own, for generated tests, which cannot await."""
+
+    def __init__(self, database_url: str) -> None:
+        self._url = database_url
+        self._ready: Future[tuple[str, asyncio.AbstractEventLoop]] = Future()
+        self._done: asyncio.Event | None = None
+        self._thread = threading.Thread(target=asyncio.run, args=[self._play()])
+
+    async def _play(self) -> None:
+        self._done = asyncio.Event()
+        try:
+            async with opened(self._url) as site:
+                self._ready.set_result((site.url, asyncio.get_running_loop()))
+                await self._done.wait()
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)
+
+    def __enter__(self) -> httpx.Client:
+        self._thread.start()
+        url, self._loop = self._ready.result(timeout=30)
+        self._client = httpx.Client(base_url=url, timeout=30)
+        return self._client
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+        self._loop.call_soon_threadsafe(self._done.set)
+        self._thread.join(timeout=30)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def stage(module_database_url: str) -> Iterator[httpx.Client]:
+    """A client of a broker that runs beside the tests of this module."""
+    with Stage(module_database_url) as client:
+        yield client
