@@ -2,7 +2,10 @@
 
 import json
 import os
+import pty
+import select
 import signal
+import termios
 from pathlib import Path
 
 import psycopg
@@ -214,3 +217,22 @@ def test_reads_stay_data_alone(cli, queue, tmp_path):
         assert out.endswith("\n")
         assert [json.loads(one) for one in out.splitlines()]
     assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_top_is_live_in_a_terminal(cli, queue):
+    """It draws, and q leaves; the terminal is as it was before."""
+    ours, its = pty.openpty()
+    termios.tcsetwinsize(its, (40, 120))
+    before = termios.tcgetattr(its)
+    watching = cli.spawn("top --interval 0.1", stdin=its, stdout=its)
+    screen = ""
+    while queue not in screen:
+        screen += os.read(ours, 65536).decode(errors="replace")
+    os.write(ours, b"q")
+    while watching.poll() is None:
+        if select.select([ours], [], [], 0.05)[0]:
+            os.read(ours, 65536)
+    assert watching.returncode == 0
+    assert termios.tcgetattr(its) == before
+    os.close(ours)
+    os.close(its)
