@@ -132,7 +132,7 @@ ORDER BY b.base_version
 SELECT base_version, appended_at, transaction_ids, keys, headers, payloads,
     content_types, deliver_at, expires_at, trace_ids
 FROM spillway.message_batch
-WHERE lane_id = %(lane_id)s AND base_version + count > %(after)s
+WHERE lane_id = %(lane_id)s AND base_version + count - 1 > %(after)s
     AND (deliver_at IS NOT NULL OR expires_at IS NOT NULL)
 ORDER BY base_version
 
