@@ -37,10 +37,12 @@ def free_port() -> int:
 class Served:
     """One broker process on a data folder or a database URL. Its talk is in `log`."""
 
-    def __init__(self, folder: Path, *arguments: str, **settings: object) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, port: int | None = None, **settings: object
+    ) -> None:
         self.folder = folder
         self.data = folder / "data"
-        self.port = free_port()
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / f"serve-{self.port}.log"
         self.starts = 0
@@ -112,12 +114,15 @@ class Served:
             return [row[0] for row in conn.execute(query, (name,))]
         return []
 
-    def clean_up(self) -> None:
-        """End whatever is still there."""
+    def end(self) -> None:
+        """End the broker, whatever it is doing."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
             self.process.wait()
+
+    def end_postgres(self) -> None:
+        """End what a broker that is gone left behind."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             # The number may be stale, and a stranger's by now.
             pid = self.postmaster
@@ -174,8 +179,10 @@ def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
         return made[-1]
 
     yield make
-    for served in reversed(made):
-        served.clean_up()
+    for served in made:
+        served.end()
+    for served in made:
+        served.end_postgres()
     adopt_orphans(adopt=False)
     bury_orphans()
     shutil.rmtree(top, ignore_errors=True)

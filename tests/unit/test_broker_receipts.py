@@ -16,8 +16,8 @@ def test_receipts_are_sorted_by_lease():
     a, b = prefix(7, 3, 1, "billing"), prefix(7, 4, 1, "billing")
     leases, strange = sort([f"{a}10", f"{b}11", "nonsense", f"{a}12"])
     assert leases == [
-        Receipts(7, 3, "billing", [10, 12], [0, 3]),
-        Receipts(7, 4, "billing", [11], [1]),
+        Receipts(7, 3, 1, "billing", [10, 12], [0, 3]),
+        Receipts(7, 4, 1, "billing", [11], [1]),
     ]
     assert strange == [2]
 
@@ -30,7 +30,7 @@ def test_a_receipt_reads_as_it_was_given_out():
 def test_a_repeated_receipt_has_two_answers():
     """The same receipt twice in a request is kept twice, in the order of the request."""
     leases, strange = sort(["1~2~3~g~4", "1~2~3~g~4"])
-    assert (leases, strange) == ([Receipts(1, 2, "g", [4, 4], [0, 1])], [])
+    assert (leases, strange) == ([Receipts(1, 2, 3, "g", [4, 4], [0, 1])], [])
 
 
 @pytest.mark.parametrize(

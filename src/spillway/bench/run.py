@@ -83,8 +83,8 @@ class Run:
         )
         found = _process("baseline", plan, BaselineFindings, _BASELINE_S)
         self.facts["baseline_how"] = found.how
-        if found.rows_per_s_in_one_copy:
-            self.facts["baseline_in_one_copy"] = round(found.rows_per_s_in_one_copy, 1)
+        if found.rows_per_s_by_commit:
+            self.facts["baseline_commit_per_batch"] = round(found.rows_per_s_by_commit, 1)
         return round(found.rows_per_s, 1)
 
     def report(self, rate: Spread | None, **fields: Any) -> Report:

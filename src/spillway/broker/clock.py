@@ -7,13 +7,14 @@ import time
 
 
 class Clock:
-    """Milliseconds since 1970, never going back."""
+    """Milliseconds since 1970, never going back and never standing still."""
 
-    __slots__ = ("_anchor_ms", "_last_ms")
+    __slots__ = ("_anchor_ms", "_last_ms", "_ticks_ms")
 
     def __init__(self) -> None:
-        self._anchor_ms = time.time() * 1000 - time.monotonic() * 1000
-        self._last_ms = 0
+        self._ticks_ms = time.monotonic() * 1000
+        self._anchor_ms = time.time() * 1000 - self._ticks_ms
+        self._last_ms = 0.0
 
     def anchor(self, database_s: float) -> None:
         """PostgreSQL said what time it is."""
@@ -21,6 +22,9 @@ class Clock:
 
     def now_ms(self) -> int:
         """The time."""
-        now = int(self._anchor_ms + time.monotonic() * 1000)
-        self._last_ms = max(self._last_ms, now)
-        return self._last_ms
+        ticks_ms = time.monotonic() * 1000
+        # Ahead of PostgreSQL (its clock was set back): half as fast until it has caught up.
+        least_ms = self._last_ms + (ticks_ms - self._ticks_ms) / 2
+        self._last_ms = max(self._anchor_ms + ticks_ms, least_ms)
+        self._ticks_ms = ticks_ms
+        return int(self._last_ms)

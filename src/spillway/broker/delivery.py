@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from spillway.broker.bodies import Bodies, Slice
+from spillway.broker.bodies import Bodies, MissingBodyError, Slice
 from spillway.broker.dispatch import Dispatch, Line
 from spillway.broker.facts import Facts, LaneFacts, QueueFacts
 from spillway.broker.lanes import LaneEntry
@@ -186,10 +186,12 @@ class Delivery:
         return shard.entries.get(lane.lane_id)
 
     async def _deliver(self, granted: list[Granted]) -> list[Message]:
-        """Bodies and receipts, once the leases are durable; all given back if the caller left."""
+        """Bodies and receipts, once the leases are durable; else nobody holds them."""
         try:
             return await self._messages(granted)
-        except asyncio.CancelledError:
+        except MissingBodyError:
+            raise  # to be leased again at once would only be the same again
+        except BaseException:
             for lease in granted:
                 lease.give_back()
             raise

@@ -45,7 +45,7 @@ class Ownership(Duty):
             raise
 
     async def _round(self) -> int:
-        errors = await asyncio.gather(*map(self._try_hold, self._shards))
+        errors = await self._hold_all()
         unavailable = next((e for e in errors if isinstance(e, DatabaseUnavailableError)), None)
         if unavailable is not None:
             raise unavailable
@@ -57,6 +57,16 @@ class Ownership(Duty):
             await self._database.rows("brokers_forget")
             self._seen_at = time.monotonic()
         return sum(shard.owned for shard in self._shards)
+
+    async def _hold_all(self) -> list[Exception | None]:
+        """All shards or none: a request may need several, and nobody hands it over."""
+        first, *others = self._shards
+        error = await self._try_hold(first)
+        if error is None and not first.owned:
+            for shard in others:
+                shard.depose("another broker holds the first shard")
+            return [None]
+        return [error, *await asyncio.gather(*map(self._try_hold, others))]
 
     async def _try_hold(self, shard: Shard) -> Exception | None:
         try:

@@ -9,6 +9,7 @@ class Receipts:
 
     lane_id: int
     lease_id: int
+    epoch: int
     group: str
     versions: list[int] = field(default_factory=list)
     indexes: list[int] = field(default_factory=list)
@@ -41,7 +42,8 @@ def _parse(before: str) -> Receipts | None:
     parts = before.split("~", 3)
     if len(parts) != 4 or not all(map(_is_number, parts[:3])):
         return None
-    return Receipts(int(parts[0]), int(parts[1]), parts[3])
+    lane_id, lease_id, epoch = map(int, parts[:3])
+    return Receipts(lane_id, lease_id, epoch, parts[3])
 
 
 def _is_number(text: str) -> bool:

@@ -132,6 +132,7 @@ class Broker:
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
+        self._hurried = False
         for shard in self.shards:
             shard.on_ready = self._announce
             shard.on_taking = self._take_facts
@@ -171,20 +172,28 @@ class Broker:
         self._stopping = True
         self.dispatch.stop()
 
+    def hurry(self) -> None:
+        """Do not wait for what is under way."""
+        self._hurried = True
+
     async def stop(self) -> None:
         """Finish what is under way, save, let the shards go."""
         self.drain()
+        if not self._hurried:
+            await self._finish()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for shard in self.shards:
+            shard.close()
+
+    async def _finish(self) -> None:
         try:
             async with asyncio.timeout(self.config.drain_timeout_s):
                 await self._idle.wait()
                 await self._save_all()
         except (TimeoutError, SpillwayError) as exc:
             log.warning("drain_incomplete", requests=self._requests, error=repr(exc))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for shard in self.shards:
-            shard.close()
 
     async def _save_all(self) -> None:
         for shard in self.shards:
@@ -208,7 +217,9 @@ class Broker:
         owned = sum(shard.owned for shard in self.shards)
         connected = self.ownership.database_answers
         return HealthReply(
-            status="ok" if connected and owned and not self._stopping else "degraded",
+            status="ok"
+            if connected and owned == len(self.shards) and not self._stopping
+            else "degraded",
             database="connected" if connected else "disconnected",
             version=version("spillway"),
             uptime_s=round(time.monotonic() - self.started_at, 3),
@@ -271,8 +282,12 @@ class Broker:
             if request.lease is not None:
                 leased = await self.delivery.lease(org, request.lease.queue, request.lease)
                 reply.messages, reply.reason = leased.messages, leased.reason
-            for ticket in settled.tickets:
-                await ticket
+            try:
+                for ticket in settled.tickets:
+                    await ticket
+            except BaseException:
+                self.give_back(reply.messages or ())
+                raise
             return reply
         finally:
             self._leave()

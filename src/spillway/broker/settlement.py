@@ -72,6 +72,10 @@ class Settlement:
         entry = shard.entries.get(lane.lane_id)
         if entry is None:
             entry = next(iter(await shard.lanes([lane])), None)
+        if lease.epoch > shard.epoch:
+            # A later owner wrote this receipt, or a forger did: the fence knows.
+            await shard.flush()
+            return None
         shard.check_owned()
         if entry is None or lease.group not in entry.groups:
             return None

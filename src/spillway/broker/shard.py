@@ -348,6 +348,8 @@ class Shard:
     def sweep(self, entry: LaneEntry) -> None:
         """Let the clock act on a lane, for every group of it."""
         entry.alarm_ms = None
+        # Whether or not a group is there to notice: what has passed is no alarm again.
+        entry.lane.schedule.ripen(self._clock.now_ms())
         for name, group in entry.groups.items():
             if group.state.exists and is_due(group.state, self.moment(entry)):
                 self.handle(entry, name, cmd.Sweep())

@@ -88,6 +88,9 @@ async def _serve(settings: "Settings") -> None:
                 grace_s=int(settings.drain_timeout_s),
             )
             stopping.cancel()
+        except asyncio.CancelledError:
+            broker.hurry()
+            raise
         finally:
             await broker.stop()
             await broker.database.close()
