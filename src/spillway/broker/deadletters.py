@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from spillway.broker.actions import Deed
 from spillway.broker.append import Arrivals, store
+from spillway.broker.draft import Draft
 from spillway.broker.facts import Facts
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
@@ -165,10 +166,11 @@ def delete(
     if not entry.group(group).state.exists:
         return 0
     ranges = tuple(coalesce(letter.version for letter in letters))
-    draft = shard.draft_for(entry)
     verdict = shard.handle(entry, group, cmd.Purge(ranges, dead=True, actor=by[0], reason=by[1]))
     gone = _of(letters, verdict)
-    draft.commit.redriven_ids.extend(letter.dead_id for letter in gone)
+    if gone:
+        draft = _draft_of_the_event(shard, entry)
+        draft.commit.redriven_ids.extend(letter.dead_id for letter in gone)
     return len(gone)
 
 
@@ -185,15 +187,23 @@ def put_back(
     if not entry.group(group).state.exists:
         return 0
     ranges = tuple(coalesce(letter.version for letter in letters))
-    # Refuses a full draft here, before anything is decided; what follows goes into this one.
-    draft = shard.draft_for(entry)
     verdict = shard.handle(entry, group, cmd.Redrive(ranges, by[0], by[1]))
     back = _of(letters, verdict)
     if back:
+        draft = _draft_of_the_event(shard, entry)
         store(shard, entry, arrivals_of(entry, back), now_ms)
         draft.commit.redriven_ids.extend(letter.dead_id for letter in back)
         draft.counts[entry.facts.queue.queue_id, "produced"] += len(back)
     return len(back)
+
+
+def _draft_of_the_event(shard: Shard, entry: LaneEntry) -> Draft:
+    """Where the event of this turn went; the rows belong with it.
+
+    Asked for after `handle`, never before: what the clock did first may have sealed the draft of
+    then. A shard that is full has refused inside `handle`, with nothing decided.
+    """
+    return shard.draft_for(entry)
 
 
 def _of(letters: list[Letter], verdict: cmd.Verdict) -> list[Letter]:
