@@ -26,17 +26,38 @@ FREES = (ev.Nacked, ev.Expired, ev.Unblocked, ev.Sought)
 """Events after which something may be leasable that was not before."""
 
 
-def count(draft: Draft, entry: LaneEntry, event: ev.Event) -> None:
-    """Note in the draft what an event did; it counts once the draft is in the log."""
+def count(draft: Draft, entry: LaneEntry, events: tuple[ev.Event, ...]) -> None:
+    """Note in the draft what a decision did; it counts once the draft is in the log."""
     queue_id = entry.facts.queue.queue_id
-    counted = COUNTED.get(type(event))
-    if counted is not None:
-        runs: tuple[tuple[int, ...], ...] = getattr(event, "ranges", ()) or getattr(
-            event, "runs", ()
-        )
-        draft.counts[queue_id, counted] += sum(run[1] - run[0] + 1 for run in runs)
-    if isinstance(event, ev.Expired):
-        draft.counts[queue_id, "expired_leases"] += 1
+    for event in events:
+        counted = COUNTED.get(type(event))
+        if counted is not None:
+            draft.counts[queue_id, counted] += _messages(event)
+    expired = len(set(_expired_leases(events)))
+    if expired:
+        draft.counts[queue_id, "expired_leases"] += expired
+
+
+def _messages(event: ev.Event) -> int:
+    runs: tuple[tuple[int, ...], ...] = getattr(event, "ranges", ()) or getattr(event, "runs", ())
+    return sum(run[1] - run[0] + 1 for run in runs)
+
+
+def _expired_leases(events: tuple[ev.Event, ...]) -> Iterable[int]:
+    """The leases whose deadline passed; twice where one event gives up on what was on its last
+    attempt, and another takes back the rest.
+    """
+    for event in events:
+        match event:
+            case (
+                ev.Expired(lease_id=lease_id)
+                | ev.Parked(cause="expired", lease_id=lease_id)
+                | ev.Blocked(cause="expired", lease_id=lease_id)
+                | ev.Dropped(cause="expired", lease_id=lease_id)
+            ):
+                yield lease_id
+            case _:
+                pass
 
 
 def dead_letters(

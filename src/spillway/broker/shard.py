@@ -371,10 +371,10 @@ class Shard:
             self._drafts.seal()
         draft = self.draft_for(entry)
         row = self._open_row(draft, entry, group, target)
+        count(draft, entry, decision.events)
         for event in decision.events:
             if isinstance(event, ev.Parked):
                 draft.commit.dead.extend(dead_letters(entry, group, target.state, event, moment))
-            count(draft, entry, event)
             evolve(target.state, event)
             row.events.append((moment.now_ms, event))
         target.unsaved_events += len(decision.events)
