@@ -229,7 +229,7 @@ async def test_a_checkpoint_behind_a_stale_fence_is_rolled_back(desk, monkeypatc
 
 async def test_a_deposed_pruner_removes_nothing(desk, monkeypatch):
     """The new owner may have sought back to what the old one thinks is settled."""
-    await desk.queue(retention_ms=0)
+    await desk.queue(retention_ms=0, dedupe_window_ms=0)
     await desk.push(*range(3))
     await desk.ack(*await desk.lease(3))
     silence(desk.broker)
@@ -241,7 +241,7 @@ async def test_a_deposed_pruner_removes_nothing(desk, monkeypatch):
 
 async def test_a_prune_behind_a_stale_fence_removes_nothing(desk, monkeypatch):
     """Deposed between the flush and the delete."""
-    await desk.queue(retention_ms=0)
+    await desk.queue(retention_ms=0, dedupe_window_ms=0)
     await desk.push(*range(3))
     await desk.ack(*await desk.lease(3))
     silence(desk.broker)

@@ -186,7 +186,7 @@ async def test_the_control_log_is_trimmed_behind_two_checkpoints(desk, restart):
 async def test_a_slow_group_holds_back_its_own_queue_and_no_other(desk):
     """What every group has settled goes when retention is over; the rest stays."""
     for queue in ("orders", "mails"):
-        await desk.queue(queue, retention_ms=0)
+        await desk.queue(queue, retention_ms=0, dedupe_window_ms=0)
         await desk.push(1, 2, queue=queue)
         await desk.ack(*await desk.lease(2, queue=queue))
     (slow, _) = await desk.lease(2, group="slow")
@@ -207,7 +207,7 @@ async def test_retention_keeps_what_is_settled(desk):
 
 async def test_versions_are_not_used_again_after_everything_was_pruned(desk, restart):
     """Nothing is left of a lane but how far it went, and that outlives a restart."""
-    await desk.queue(retention_ms=0)
+    await desk.queue(retention_ms=0, dedupe_window_ms=0)
     await desk.push(*range(7))
     await desk.ack(*await desk.lease(7))
     assert await desk.broker.pruner.run_once() == 7

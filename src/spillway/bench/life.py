@@ -27,7 +27,7 @@ def wal(run: Run) -> Report:
 
 
 def _measure(run: Run, database: Database) -> Report:
-    run.make_queue(retention_ms=0)
+    run.make_queue(retention_ms=0, dedupe_window_ms=1_000)
     database.checkpoint()
     with database.autovacuum_held():
         before, begun = database.settled_counters(), time.monotonic()

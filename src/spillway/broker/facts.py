@@ -48,6 +48,11 @@ class QueueFacts:
     lanes: dict[str, "LaneFacts"] = field(default_factory=dict)
     lanes_known: bool = False
 
+    @property
+    def keep_ms(self) -> int:
+        """How long a settled message stays. The dedupe window is rebuilt from what is there."""
+        return max(self.options.retention_ms, self.options.dedupe_window_ms)
+
     def set_options(self, options: QueueOptions) -> None:
         """Take new options, and the policy that follows from them."""
         self.options = options

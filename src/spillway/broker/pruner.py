@@ -60,7 +60,7 @@ class Pruner(Duty):
 
     async def _prune(self, shard: Shard, entry: LaneEntry, through: int) -> None:
         """A chunk at a time, until the lane has nothing more to give."""
-        before_ms = self._clock.now_ms() - entry.facts.queue.options.retention_ms
+        before_ms = self._clock.now_ms() - entry.facts.queue.keep_ms
         while through > entry.lane.pruned_to:
             row = await self._database.row(
                 "prune",
