@@ -6,6 +6,7 @@ Inside the broker a payload is JSON text (`Raw`) or `bytes`. In JSON, bytes are 
 
 import json
 import re
+import secrets
 from base64 import b64encode
 from collections.abc import Iterable
 from itertools import accumulate
@@ -25,6 +26,10 @@ MARK = b"payload_base64"
 _string = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _not_brackets = bytes(set(range(256)) - set(b"[]{}"))
 _depth_steps = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_half_pair = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
 
 
 class _BytesPayload(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,6 +46,18 @@ _bytes_payload = msgspec.json.Decoder(_BytesPayload)
 def may_hold_bytes(media: Media, body: bytes) -> bool:
     """Whether some payload in it may mean bytes; their mark may also be spelled with escapes."""
     return media is not JSON or MARK in body or b"\\u" in body
+
+
+def mark_half_pairs(body: bytes) -> tuple[bytes, bytes]:
+    """JSON with a mark in the place of every escape of half a surrogate pair, and that mark: empty
+    where there is none. Such an escape is no text, but it need not spoil the items around it.
+    """
+    # NUL stands for the escaped backslashes meanwhile, so that each one left begins an escape.
+    if b"\0" in body:
+        return body, b""
+    mark = secrets.token_hex(8).encode()
+    text, halves = _half_pair.subn(mark, body.replace(rb"\\", b"\0"))
+    return text.replace(b"\0", rb"\\"), mark if halves else b""
 
 
 def shallow(body: bytes, payloads: Iterable[Raw]) -> bool:

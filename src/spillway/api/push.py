@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Raw
 
 from spillway.api.call import Call
-from spillway.api.media import UNDECODABLE, Media, check_text, decode, decoder_of, refusal
-from spillway.api.payloads import may_hold_bytes, received, shallow
+from spillway.api.media import JSON, UNDECODABLE, Media, check_text, decode, decoder_of, refusal
+from spillway.api.payloads import mark_half_pairs, may_hold_bytes, received, shallow
 from spillway.api.response import RETRY_AFTER, Response, detail_of
 from spillway.core.errors import BadRequestError, InvalidItemError, SpillwayError
 from spillway.wire import (
@@ -69,11 +69,8 @@ def _read(media: Media, body: bytes, items_max: int) -> _Batch:
     try:
         check_text(media, body)
         request = decoder_of(media, PushRequest).decode(body)
-    except (msgspec.ValidationError, UnicodeDecodeError):
-        # In MessagePack every string has a length: broken UTF-8 spoils its item alone.
+    except UNDECODABLE:
         return _read_one_by_one(media, body, items_max)
-    except UNDECODABLE as error:
-        raise (refusal(error) if body else BadRequestError("the body is empty")) from error
     _check_count(request.items, items_max)
     marked = may_hold_bytes(media, body)
     if not marked and shallow(body, (item.payload for item in request.items)):
@@ -84,10 +81,18 @@ def _read(media: Media, body: bytes, items_max: int) -> _Batch:
 
 
 def _read_one_by_one(media: Media, body: bytes, items_max: int) -> _Batch:
-    envelope = decode(media, body, _Envelope)
+    # In MessagePack every string has a length: broken UTF-8 spoils its item alone.
+    half_pair = b""
+    try:
+        envelope = decode(media, body, _Envelope)
+    except BadRequestError:
+        body, half_pair = mark_half_pairs(body) if media is JSON else (body, b"")
+        if not half_pair:
+            raise
+        envelope = decode(media, body, _Envelope)
     _check_count(envelope.items, items_max)
     batch = _Batch([], {}, envelope.qos)
-    _admit(batch, media, envelope.items, marked=True)
+    _admit(batch, media, envelope.items, marked=True, half_pair=half_pair)
     return batch
 
 
@@ -100,35 +105,49 @@ def _check_count(items: Sequence[object], items_max: int) -> None:
         )
 
 
-def _admit(batch: _Batch, media: Media, items: Iterable[PushItem | Raw], *, marked: bool) -> None:
+def _admit(
+    batch: _Batch,
+    media: Media,
+    items: Iterable[PushItem | Raw],
+    *,
+    marked: bool,
+    half_pair: bytes = b"",
+) -> None:
     for index, given in enumerate(items):
         try:
-            item = given if isinstance(given, PushItem) else _item(media, given)
+            item = given if isinstance(given, PushItem) else _item(media, given, half_pair)
             item.payload = received(media, item.payload, marked=marked)
             batch.items.append(item)
         except InvalidItemError as error:
             batch.failed[index] = PushResult(
                 index=index,
                 status="failed",
-                transaction_id=_claimed_id(media, given),
+                transaction_id=_claimed_id(media, given, half_pair),
                 error=detail_of(error),
             )
 
 
-def _item(media: Media, raw: Raw) -> PushItem:
+def _item(media: Media, raw: Raw, half_pair: bytes) -> PushItem:
+    if half_pair and half_pair in bytes(raw):
+        raise InvalidItemError(
+            "the item has half a surrogate pair in an escape",
+            hint="cut texts between characters, or send them as bytes in payload_base64",
+        )
     try:
         return decoder_of(media, PushItem).decode(raw)
     except UNDECODABLE as error:
         raise InvalidItemError(refusal(error).message) from error
 
 
-def _claimed_id(media: Media, given: PushItem | Raw) -> str | None:
+def _claimed_id(media: Media, given: PushItem | Raw, half_pair: bytes) -> str | None:
     if isinstance(given, PushItem):
         return given.transaction_id
     try:
-        return decoder_of(media, _Claim).decode(given).transaction_id
+        claimed = decoder_of(media, _Claim).decode(given).transaction_id
     except UNDECODABLE:
         return None
+    is_whole = not (claimed and half_pair and half_pair.decode() in claimed)
+    return claimed if is_whole else None
 
 
 # ---------------------------------------------------------------- answering

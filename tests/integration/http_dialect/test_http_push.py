@@ -219,6 +219,16 @@ async def test_a_bad_item_fails_alone(site, queue, fault, media):
     assert (alone.status, alone.error) == (400, error["code"])
 
 
+async def test_an_item_that_is_no_text_fails_alone(site, queue):
+    """Half a surrogate pair, as a text cut in the middle of an emoji has it."""
+    item = b'{"queue":"%b","payload":"%%b"}' % queue.encode()
+    items = b",".join(item % text for text in (b"a", rb"\ud83d", rb"\ud83d\ude00"))
+    reply = await site.ask("POST", "/v1/messages", b'{"items":[%b]}' % items)
+    assert [r["status"] for r in reply["results"]] == ["stored", "failed", "stored"]
+    assert reply["results"][1]["error"]["code"] == "invalid_item"
+    assert await site.payloads(queue) == ["a", "😀"]
+
+
 async def test_the_limits_are_inclusive(site, queue):
     """The largest payload, key, id and headers that are allowed are allowed."""
     headers = {"h": "x" * (16 * 1024 - 1)}

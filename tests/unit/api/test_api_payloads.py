@@ -1,5 +1,7 @@
 """Payloads in both media: nothing is lost or changed on the way."""
 
+import json
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from spillway.api.media import JSON, MSGPACK
-from spillway.api.payloads import dress, received
+from spillway.api.payloads import dress, mark_half_pairs, received
 from spillway.core.errors import InvalidItemError
 from spillway.wire import BrowsedMessage
 
@@ -103,3 +105,22 @@ def test_numbers_beyond_messagepack_keep_their_digits(text, value):
     """JSON has no end of numbers, MessagePack stops at 64 bits."""
     assert shown(Raw(text), JSON) == text
     assert msgspec.msgpack.decode(shown(Raw(text), MSGPACK)) == value
+
+
+# ---------------------------------------------------------------- half a surrogate pair
+
+surrogates = st.sampled_from("\ud83d\ude00\udbff\udc00")
+
+
+@given(st.lists(st.text(surrogates | st.sampled_from('\\ud8"\n😀'), max_size=6), min_size=1))
+def test_half_pairs_are_marked_where_they_are(texts):
+    """Exactly the texts that are none carry the mark; the others are as they came."""
+    body = json.dumps(texts)
+    marked, mark = mark_half_pairs(body.encode())
+    found = [bytes(raw) for raw in msgspec.json.decode(marked, type=list[Raw])]
+    broken = [any("\ud800" <= c <= "\udfff" for c in text) for text in json.loads(body)]
+    assert [bool(mark) and mark in raw for raw in found] == broken
+    whole = [raw for raw, is_broken in zip(found, broken, strict=True) if not is_broken]
+    assert [msgspec.json.decode(raw) for raw in whole] == [
+        text for text, is_broken in zip(json.loads(body), broken, strict=True) if not is_broken
+    ]

@@ -75,6 +75,59 @@ async def test_a_failed_item_keeps_its_transaction_id(skin):
     assert answer.json["results"][1]["transaction_id"] == "t-1"
 
 
+HALVES = [rb"\ud800", rb"\uDfFf", rb"\ud83d and more", rb"\ud83d\ud83d\ude00", rb"\\\ude00"]
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"queue":"q","payload":"%b"}',
+        b'{"queue":"q","payload":{"%b":[1]}}',
+        b'{"queue":"q","payload":1,"headers":{"h":"%b"}}',
+        b'{"queue":"%b","payload":1}',
+    ],
+)
+async def test_half_a_surrogate_pair_spoils_its_item_alone(skin, broker, bad, half):
+    """No text has it; whole pairs and escaped backslashes around it stay as they came."""
+    good = [rb'"\ud83d\ude00"', rb'"\\ud800"', b'"text"']
+    items = [b'{"queue":"q","payload":%b}' % payload for payload in good]
+    items[1:1] = [bad % half, b'{"queue":5,"payload":1}']
+    answer = await skin("POST", "/v1/messages", b'{"items":[%b]}' % b",".join(items))
+    assert answer.status == 201
+    results = answer.json["results"]
+    assert [r["status"] for r in results] == ["stored", "failed", "failed", "stored", "stored"]
+    assert "surrogate" in results[1]["error"]["message"]
+    assert {r["error"]["code"] for r in results[1:3]} == {"invalid_item"}
+    assert payloads(broker) == good
+
+
+@pytest.mark.parametrize(("given", "told"), [(b"t-1", "t-1"), (rb"t-\ud800", None)])
+async def test_an_id_with_half_a_pair_is_not_told(skin, given, told):
+    """What cannot be written is left out; a whole id is there as ever."""
+    body = rb'{"items":[{"queue":"q","payload":"\ud800","transaction_id":"%b"}]}' % given
+    answer = await skin("POST", "/v1/messages", body)
+    assert (answer.status, answer.code) == (400, "invalid_item")
+    assert answer.json["results"][0].get("transaction_id") == told
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"items":[{"queue":"q","payload":"\ud800"}],"\ud800":1}',
+        rb'{"items":[{"queue":"q","payload":"\ud800"},]}',
+        rb'{"items":[{"queue":"q","payload":\ud800}]}',
+        b'{"items":[{"queue":"q","payload":"\\ud800 \0"}]}',
+        b'{"items":[{"queue":"q","payload":"\\ud800 \xff"}]}',
+    ],
+)
+async def test_half_a_pair_excuses_no_other_fault(skin, broker, body):
+    """What is no JSON without it is none with it."""
+    answer = await skin("POST", "/v1/messages", body)
+    assert (answer.status, "results" in answer.json) == (400, False)
+    assert broker.calls == []
+
+
 async def test_all_failed_is_400_with_results_and_an_error(skin, broker):
     """The same body as ever, and beside it what is wrong."""
     answer = await skin("POST", "/v1/messages", body_of(BAD, BAD))
