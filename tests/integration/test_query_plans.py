@@ -67,6 +67,7 @@ GUARDED = {
             "epoch": "1",
             "lane_id": "7",
             "through": "500",
+            "groups": "ARRAY['g1', 'g2']",
             "before_ms": "1700000000000",
             "batches": "500",
         },

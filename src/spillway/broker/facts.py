@@ -47,6 +47,8 @@ class QueueFacts:
     groups: dict[str, GroupFacts] = field(default_factory=dict)
     lanes: dict[str, "LaneFacts"] = field(default_factory=dict)
     lanes_known: bool = False
+    group_changes: int = 0
+    """How often a group came, went or was paused here: what was read before that is old."""
 
     @property
     def keep_ms(self) -> int:
@@ -125,11 +127,21 @@ class Facts:
             queue = await self._admit(row)
             queue.set_options(msgspec.json.decode(row[3], type=QueueOptions))
             queue.paused, queue.lanes_known = row[4], False
-            await self._learn_groups(queue)
+        await self.learn_groups(list(self._by_id.values()))
 
-    async def _learn_groups(self, queue: QueueFacts) -> None:
-        rows = await self._database.rows("groups_of_queue", queue_id=queue.queue_id)
-        queue.groups = {row[0]: GroupFacts(*row) for row in rows}
+    async def learn_groups(self, queues: list[QueueFacts]) -> None:
+        """Know the groups of these queues as they are in the database now."""
+        while queues:
+            changes = {queue.queue_id: queue.group_changes for queue in queues}
+            rows = await self._database.rows("groups_of_queues", queue_ids=list(changes))
+            found: dict[int, dict[str, GroupFacts]] = {queue_id: {} for queue_id in changes}
+            for queue_id, *row in rows:
+                found[queue_id][row[0]] = GroupFacts(*row)
+            for queue in queues:
+                if queue.group_changes == changes[queue.queue_id]:
+                    queue.groups = found[queue.queue_id]
+            # Whatever changed while the rows were read is newer than they are: read again.
+            queues = [q for q in queues if q.group_changes != changes[q.queue_id]]
 
     async def _admit(self, row: tuple[Any, ...]) -> QueueFacts:
         queue_id, org, name, options, paused, created_at = row
@@ -138,7 +150,7 @@ class Facts:
             return known
         queue = QueueFacts(queue_id, org, name, QueueOptions(), paused, created_at)
         queue.set_options(msgspec.json.decode(options, type=QueueOptions))
-        await self._learn_groups(queue)
+        await self.learn_groups([queue])
         # Another task may have admitted it while this one waited for the groups.
         known = self._by_id.setdefault(queue_id, queue)
         self._queues[org, name] = known
@@ -211,8 +223,9 @@ class Facts:
             "group_insert", queue_id=queue.queue_id, group=name, kind="lease", start=start
         )
         if row is None:
-            await self._learn_groups(queue)
+            await self.learn_groups([queue])
             return False, self.group(queue, name)
+        queue.group_changes += 1
         return True, queue.groups.setdefault(name, GroupFacts(*row))
 
     def group(self, queue: QueueFacts, name: str) -> GroupFacts:
@@ -227,12 +240,14 @@ class Facts:
         group = self.group(queue, name)
         await self._database.rows("group_pause", queue_id=queue.queue_id, group=name, paused=paused)
         group.paused = paused
+        queue.group_changes += 1
 
     async def delete_group(self, queue: QueueFacts, name: str) -> None:
         """Forget a group."""
         self.group(queue, name)
         await self._database.rows("group_delete", queue_id=queue.queue_id, group=name)
         queue.groups.pop(name, None)
+        queue.group_changes += 1
 
     # ------------------------------------------------------------ lanes
 

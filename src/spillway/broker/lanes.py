@@ -61,10 +61,17 @@ class LaneEntry:
         return entry
 
     def trim(self) -> int:
-        """Everything up to here is settled for every group; 0 where no group began."""
+        """Everything up to here is settled for every group; 0 where there is none.
+
+        A group of the queue that has not come to this lane yet will begin behind what is pruned.
+        """
         if any(g.error for g in self.groups.values()):
             return 0
-        return min((g.state.trim for g in self.groups.values() if g.state.exists), default=0)
+        begun = {name: g.state.trim for name, g in self.groups.items() if g.state.exists}
+        trims = [*begun.values()]
+        if not self.facts.queue.groups.keys() <= begun.keys():
+            trims.append(self.lane.pruned_to)
+        return min(trims, default=0)
 
     @property
     def is_quiet(self) -> bool:

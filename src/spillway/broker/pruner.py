@@ -7,6 +7,7 @@ import structlog
 
 from spillway.broker.clock import Clock
 from spillway.broker.duty import Duty
+from spillway.broker.facts import Facts
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
 from spillway.log.database import Database
@@ -25,12 +26,14 @@ class Pruner(Duty):
 
     def __init__(
         self,
+        facts: Facts,
         shards: list[Shard],
         database: Database,
         clock: Clock,
         interval_s: float,
     ) -> None:
         super().__init__(interval_s)
+        self._facts = facts
         self._shards = shards
         self._database = database
         self._clock = clock
@@ -46,11 +49,12 @@ class Pruner(Duty):
         return self.pruned_messages - before
 
     async def _prune_shard(self, shard: Shard) -> None:
-        settled = [
-            (entry, entry.trim())
-            for entry in list(shard.entries.values())
-            if entry.trim() > entry.lane.pruned_to
-        ]
+        entries = [e for e in shard.entries.values() if e.trim() > e.lane.pruned_to]
+        queues = {entry.facts.queue.queue_id: entry.facts.queue for entry in entries}
+        if queues:
+            # Another broker may have made groups that have not come here yet.
+            await self._facts.learn_groups(list(queues.values()))
+        settled = [(e, e.trim()) for e in entries if e.trim() > e.lane.pruned_to]
         if settled:
             # What is decided but not committed may still be thrown away: prune behind the log.
             await shard.flush()
@@ -68,6 +72,7 @@ class Pruner(Duty):
                 epoch=shard.epoch,
                 lane_id=entry.facts.lane_id,
                 through=through,
+                groups=list(entry.facts.queue.groups),
                 before_ms=before_ms,
                 batches=BATCHES_A_ROUND,
             )

@@ -100,7 +100,7 @@ class Broker:
             events_min=config.checkpoint_events_min,
             lane_idle_s=config.lane_idle_s,
         )
-        self.pruner = Pruner(self.shards, database, self.clock, config.prune_interval_s)
+        self.pruner = Pruner(self.facts, self.shards, database, self.clock, config.prune_interval_s)
         self.ownership = Ownership(
             self.shards, database, config.broker_id, config.address, config.shard.lease_s
         )

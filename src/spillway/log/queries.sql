@@ -243,10 +243,10 @@ SELECT l.lane_id, l.pruned_to, greatest(l.pruned_to, coalesce((
 FROM spillway.lane AS l JOIN spillway.queue AS q USING (queue_id)
 WHERE l.lane_id = ANY (%(lane_ids)s) AND q.deleted_at IS NULL
 
--- name: groups_of_queue
--- The consumer groups of a queue.
-SELECT "group", kind, start, paused, created_at
-FROM spillway.consumer WHERE queue_id = %(queue_id)s ORDER BY "group"
+-- name: groups_of_queues
+-- The consumer groups of some queues.
+SELECT queue_id, "group", kind, start, paused, created_at
+FROM spillway.consumer WHERE queue_id = ANY (%(queue_ids)s::bigint[]) ORDER BY queue_id, "group"
 
 -- name: lanes_of_shard
 -- A page of the lanes of a shard: whether the control log of any group went on behind its newest
@@ -412,12 +412,16 @@ WHERE e.lane_id = ANY (%(lane_ids)s::bigint[]) AND e.seq > coalesce(k.seq, 0)
 ORDER BY e.lane_id, e."group", e.seq
 
 -- name: prune
--- Remove a chunk of the settled batches of a lane that are past retention, and note how far.
+-- Remove a chunk of the settled batches of a lane that are past retention, and note how far. A group
+-- that whoever asks did not know of has not seen them: then nothing is removed.
 WITH fence AS (
     SELECT FROM spillway.shard WHERE shard_id = %(shard_id)s AND epoch = %(epoch)s FOR SHARE
+), unknown AS (
+    SELECT FROM spillway.consumer JOIN spillway.lane USING (queue_id)
+    WHERE lane_id = %(lane_id)s AND "group" <> ALL (%(groups)s::text[])
 ), gone AS (
     DELETE FROM spillway.message_batch
-    WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s AND base_version IN (
+    WHERE EXISTS (SELECT FROM fence) AND NOT EXISTS (SELECT FROM unknown) AND lane_id = %(lane_id)s AND base_version IN (
         SELECT base_version FROM spillway.message_batch
         WHERE lane_id = %(lane_id)s AND base_version <= %(through)s
             AND base_version + count - 1 <= %(through)s
