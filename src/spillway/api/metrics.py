@@ -31,7 +31,7 @@ class MetricsQuery(Request):
 
 async def metrics(call: Call) -> Response:
     by = call.query(MetricsQuery).by
-    families = call.broker.metrics(by.split(",") if by else ())
+    families = await call.broker.metrics(by.split(",") if by else ())
     if JSON.content_type.encode() in call.headers.get(b"accept", b""):
         return answer(JSON, 200, as_json(families))
     return Response(200, as_text(families).encode(), PROMETHEUS)

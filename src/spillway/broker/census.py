@@ -8,7 +8,7 @@ reads nothing but memory. Its error: a lane counts from the first survey on that
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from spillway.broker.duty import Duty
@@ -21,7 +21,13 @@ from spillway.core.state import BLOCKED, DEFERRED, LEASED, READY, counts, first_
 from spillway.log.database import Database
 
 SURVEY_INTERVAL_S = 5.0
-LANES_A_TURN = 500
+LANES_A_TURN = 50
+"""How many lanes are counted in one turn of the loop: some ms, which pushes may have to wait."""
+LANES_DATED_AT_ONCE = 500
+
+
+Place = tuple[int, int]
+"""(lane_id, version)"""
 
 
 @dataclass(slots=True)
@@ -36,7 +42,8 @@ class Tally:
 
     def add(self, other: "Tally") -> None:
         """Another lane."""
-        self.counts.update(other.counts)
+        for name, count in other.counts.items():
+            self.counts[name] += count
         self.holes += other.holes
         self.trim += other.trim
         if other.oldest_ready_ms is not None:
@@ -87,7 +94,7 @@ class Census(Duty):
         self._database = database
         self.glance = Glance(shards, database)
         self._kept: dict[int, _Kept] = {}
-        self._appended: dict[tuple[int, int], int] = {}
+        self._appended: dict[Place, int] = {}
         self.uncounted = 0
 
     # ------------------------------------------------------------ one lane
@@ -100,7 +107,7 @@ class Census(Duty):
             state = state_on(entry, group)
             first = first_ready(state, now)
             groups[group] = Tally(
-                Counter(counts(state, now)),
+                Counter({name: n for name, n in counts(state, now).items() if n}),
                 state.settled.holes,
                 state.trim,
                 first,
@@ -134,68 +141,96 @@ class Census(Duty):
             for tally in count.groups.values()
             if tally.first_ready is not None and tally.oldest_ready_ms is None
         ]
-        if not missing:
-            return
-        wanted = sorted({(lane_id, tally.first_ready) for lane_id, tally in missing})
-        rows = await self._database.rows(
-            "appended_at", lane_ids=[w[0] for w in wanted], versions=[w[1] for w in wanted]
-        )
-        dated = {(lane_id, version): at_ms for lane_id, version, at_ms in rows}
+        await self._look_up({(lane_id, tally.first_ready or 0) for lane_id, tally in missing})
         for lane_id, tally in missing:
-            tally.oldest_ready_ms = dated.get((lane_id, tally.first_ready or 0))
-        self._appended.update((key, at_ms) for key, at_ms in dated.items() if at_ms is not None)
+            tally.oldest_ready_ms = self._appended.get((lane_id, tally.first_ready or 0))
+
+    async def _look_up(self, wanted: set[Place]) -> None:
+        """Know when these messages were appended; that never changes."""
+        places = sorted(wanted - self._appended.keys())
+        if places:
+            rows = await self._database.rows(
+                "appended_at", lane_ids=[p[0] for p in places], versions=[p[1] for p in places]
+            )
+            dated = {(lane_id, version): at_ms for lane_id, version, at_ms in rows}
+            self._appended.update((at, ms) for at, ms in dated.items() if ms is not None)
 
     # ------------------------------------------------------------ for a scrape: from memory
 
-    def counted(self) -> Iterator[LaneCount]:
-        """Every lane of this broker's shards whose counts are known."""
-        self.uncounted = 0
-        for queue in self._facts.cached_queues():
-            for lane in queue.lanes.values():
-                shard = self._shards[lane.shard_id]
-                if not shard.owned:
-                    continue
-                entry = shard.entries.get(lane.lane_id)
-                kept = self._kept.get(lane.lane_id)
-                if entry is not None:
-                    yield self.count(entry)
-                elif kept is not None and kept.epoch == shard.epoch:
-                    yield kept.count
-                else:
-                    self.uncounted += 1
+    async def counted(self) -> AsyncIterator[list[LaneCount]]:
+        """Every lane of this broker's shards whose counts are known, a few in a turn of the loop.
 
-    def forget(self, lane_id: int) -> None:
-        """A lane is in memory, or gone: what was kept of it is out of date."""
-        self._kept.pop(lane_id, None)
+        There may be a million, and nobody's push is to wait for all of them.
+        """
+        uncounted = 0
+        lanes = self._facts.cached_lanes()
+        for at in range(0, len(lanes), LANES_A_TURN):
+            here = [o for o in lanes[at : at + LANES_A_TURN] if self._shards[o.shard_id].owned]
+            found = [count for lane in here if (count := self._known(lane)) is not None]
+            uncounted += len(here) - len(found)
+            yield found
+            await asyncio.sleep(0)
+        self.uncounted = uncounted
+
+    def _known(self, lane: LaneFacts) -> LaneCount | None:
+        entry = self.glance.known(lane)
+        if entry is not None:
+            return self.count(entry)
+        kept = self._kept.get(lane.lane_id)
+        shard = self._shards[lane.shard_id]
+        return kept.count if kept is not None and kept.epoch == shard.epoch else None
 
     async def run_once(self) -> int:
         """The survey; returns how many lanes were folded."""
-        self._forget_what_moved()
         folded = 0
+        ready: set[Place] = set()
+        await self._forget_deleted()
         for queue in self._facts.cached_queues():
             lanes = await self._facts.lanes(queue)
-            for at in range(0, len(lanes), LANES_A_TURN):
-                folded += await self._survey(lanes[at : at + LANES_A_TURN])
-                await asyncio.sleep(0)
+            for at in range(0, len(lanes), LANES_DATED_AT_ONCE):
+                some = lanes[at : at + LANES_DATED_AT_ONCE]
+                folded += await self._survey(some)
+                ready |= await self._date_ready(some)
+        for place in [place for place in self._appended if place not in ready]:
+            del self._appended[place]
         return folded
 
-    def _forget_what_moved(self) -> None:
-        for shard in self._shards:
-            for lane_id in shard.entries:
-                self._kept.pop(lane_id, None)
-        for lane_id in [i for i in self._kept if self._facts.cached_lane(i) is None]:
-            self._kept.pop(lane_id)
-        self._appended.clear()
+    async def _forget_deleted(self) -> None:
+        kept = list(self._kept)
+        for at in range(0, len(kept), LANES_DATED_AT_ONCE):
+            for lane_id in kept[at : at + LANES_DATED_AT_ONCE]:
+                if self._facts.cached_lane(lane_id) is None:
+                    self._kept.pop(lane_id, None)
+            await asyncio.sleep(0)
 
     async def _survey(self, lanes: list[LaneFacts]) -> int:
-        """Fold what is neither in memory nor kept; date the first ready message of the rest."""
-        owned = [lane for lane in lanes if self._shards[lane.shard_id].owned]
-        present = [entry for lane in owned if (entry := self.glance.known(lane)) is not None]
-        await self._date([self.count(entry) for entry in present])
+        """Fold what is neither in memory nor kept."""
+        for lane in lanes:
+            if self.glance.known(lane) is not None:
+                self._kept.pop(lane.lane_id, None)
+        owned = (lane for lane in lanes if self._shards[lane.shard_id].owned)
         strange = [lane for lane in owned if self._is_strange(lane)]
         for at in range(0, len(strange), LANES_AT_ONCE):
             await self._fold(strange[at : at + LANES_AT_ONCE])
         return len(strange)
+
+    async def _date_ready(self, lanes: list[LaneFacts]) -> set[Place]:
+        """Date the first ready messages of lanes in memory that have no body of them at hand."""
+        ready: set[Place] = set()
+        for at in range(0, len(lanes), LANES_A_TURN):
+            for lane in lanes[at : at + LANES_A_TURN]:
+                if (entry := self.glance.known(lane)) is not None:
+                    ready.update(self._undated(entry))
+            await asyncio.sleep(0)
+        await self._look_up(ready)
+        return ready
+
+    def _undated(self, entry: LaneEntry) -> Iterator[Place]:
+        now = self.glance.moment(entry)
+        for group in groups_of(entry.facts.queue):
+            first = first_ready(state_on(entry, group), now)
+            if first is not None and entry.window.find(first) is None:
+                yield entry.facts.lane_id, first
 
     def _is_strange(self, lane: LaneFacts) -> bool:
         if self.glance.known(lane) is not None:

@@ -291,6 +291,10 @@ class Facts:
             queue.lanes_known = True
         return list(queue.lanes.values())
 
+    def cached_lanes(self) -> list[LaneFacts]:
+        """All lanes that are known."""
+        return list(self._lanes.values())
+
     def cached_lane(self, lane_id: int) -> LaneFacts | None:
         """A lane by number, if it is known."""
         return self._lanes.get(lane_id)

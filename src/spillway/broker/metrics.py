@@ -1,10 +1,11 @@
-"""The metrics of this broker, read from its state at the moment of the scrape.
+"""The metrics of this broker, read from its state while the scrape is answered.
 
 Nothing is asked of PostgreSQL: what is in memory is counted now, what is not was counted by the
 census. A deleted queue is not there to be read, so its series vanish.
 """
 
-from collections import defaultdict
+import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -31,7 +32,6 @@ class Sum:
 
     tally: Tally = field(default_factory=Tally)
     tail: int = 0
-    backlog: int = 0
 
 
 GAUGES: dict[str, Callable[[Tally], float]] = {
@@ -50,6 +50,47 @@ TOTALS = (
     "spillway_pruned_messages_total",
 )
 """What the duties count themselves."""
+
+
+class Sums:
+    """Lanes added up, one by one, into the gauges of the queues."""
+
+    def __init__(self, labels: Mapping[int, Labels], by: frozenset[str]) -> None:
+        self.backlog: Counter[int] = Counter()
+        self._labels = labels
+        self._by = by
+        self._by_group: dict[Labels, Sum] = {}
+        self._by_lane: dict[Labels, Sum] = {one: Sum() for one in labels.values()}
+        if not by:
+            # A queue nobody has pushed to is empty, not absent.
+            self._by_group = {one: Sum() for one in labels.values()}
+
+    def add(self, count: LaneCount) -> None:
+        """A lane."""
+        queue_id, partition = count.lane.queue.queue_id, count.lane.partition
+        own = self._labels.get(queue_id, OTHER_LABELS)
+        self._sum(self._by_lane, own, partition=partition).tail += count.tail
+        for group, tally in count.groups.items():
+            self._sum(self._by_group, own, partition=partition, group=group).tally.add(tally)
+        self.backlog[queue_id] += count.backlog
+
+    def _sum(self, sums: dict[Labels, Sum], own: Labels, **facts: str) -> Sum:
+        wanted = _with(own, self._by, **facts) if self._by else own
+        at = _bounded(sums, own, wanted)
+        known = sums.get(at)
+        if known is None:
+            known = sums[at] = Sum()
+        return known
+
+    def gauges(self, now_ms: int) -> Iterator[Family]:
+        """The families."""
+        by_group = self._by_group
+        for name, value in GAUGES.items():
+            yield family(name, [Sample(dict(at), value(s.tally)) for at, s in by_group.items()])
+        ages = [Sample(dict(at), _age_s(s.tally, now_ms)) for at, s in by_group.items()]
+        yield family("spillway_queue_oldest_ready_seconds", ages)
+        tails = [Sample(dict(at), lane.tail) for at, lane in self._by_lane.items()]
+        yield family("spillway_queue_tail", tails)
 
 
 class Metrics:
@@ -75,69 +116,36 @@ class Metrics:
         self._counters = counters
         self._totals = totals
         self._now_ms = now_ms
+        self._walking = asyncio.Lock()
 
-    def collect(self, by: Iterable[str] = ()) -> list[Family]:
+    async def collect(self, by: Iterable[str] = ()) -> list[Family]:
         """Every family. `by` adds the labels `group`, `partition` or both to the queues' gauges."""
-        queues = {queue.queue_id: queue for queue in self._facts.cached_queues()}
-        shown = self._counters.show(queues)
-        labels = {i: _labels(queue) for i, queue in queues.items() if i in shown}
-        counted = list(self._census.counted())
+        # One walk at a time: two would take twice as long of each turn of the loop.
+        async with self._walking:
+            queues = {queue.queue_id: queue for queue in self._facts.cached_queues()}
+            shown = self._counters.show(queues)
+            labels = {i: _labels(queue) for i, queue in queues.items() if i in shown}
+            sums = Sums(labels, frozenset(by))
+            async for some in self._census.counted():
+                for count in some:
+                    sums.add(count)
         return [
-            *self._queue_gauges(counted, labels, frozenset(by)),
-            *self._queue_facts(counted, queues, labels),
+            *sums.gauges(self._now_ms()),
+            *self._queue_facts(sums.backlog, queues, labels),
             *self._queue_counters(labels, has_other=len(labels) < len(queues)),
             *self._broker_families(),
         ]
 
     # ------------------------------------------------------------ queues
 
-    def _queue_gauges(
-        self, counted: list[LaneCount], labels: Mapping[int, Labels], by: frozenset[str]
-    ) -> Iterator[Family]:
-        by_group: dict[Labels, Sum] = defaultdict(Sum)
-        by_lane: dict[Labels, Sum] = {one: Sum() for one in labels.values()}
-        for count in counted:
-            own = labels.get(count.lane.queue.queue_id, OTHER_LABELS)
-            lane = _bounded(by_lane, own, _with(own, by, partition=count.lane.partition))
-            by_lane.setdefault(lane, Sum()).tail += count.tail
-            self._add_groups(by_group, own, by, count)
-        if not by:
-            # A queue nobody has pushed to is empty, not absent.
-            for own in labels.values():
-                by_group.setdefault(own, Sum())
-        for name, value in GAUGES.items():
-            yield family(name, [Sample(dict(at), value(s.tally)) for at, s in by_group.items()])
-        yield self._oldest(by_group)
-        tails = [Sample(dict(at), lane.tail) for at, lane in by_lane.items()]
-        yield family("spillway_queue_tail", tails)
-
-    def _add_groups(
-        self, sums: dict[Labels, Sum], own: Labels, by: frozenset[str], count: LaneCount
-    ) -> None:
-        for group, tally in count.groups.items():
-            wanted = _with(own, by, partition=count.lane.partition, group=group)
-            sums[_bounded(sums, own, wanted)].tally.add(tally)
-
-    def _oldest(self, sums: Mapping[Labels, Sum]) -> Family:
-        now_ms = self._now_ms()
-        samples = []
-        for at, one in sums.items():
-            oldest_ms = one.tally.oldest_ready_ms
-            age_s = 0.0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000
-            samples.append(Sample(dict(at), age_s))
-        return family("spillway_queue_oldest_ready_seconds", samples)
-
     def _queue_facts(
         self,
-        counted: list[LaneCount],
+        backlog: Mapping[int, int],
         queues: Mapping[int, QueueFacts],
         labels: Mapping[int, Labels],
     ) -> Iterator[Family]:
-        backlog: dict[int, int] = defaultdict(int)
-        for count in counted:
-            backlog[count.lane.queue.queue_id] += count.backlog
         warm = {i: self._budgets[i].used if i in self._budgets else 0 for i in queues}
-        cold = {i: max(0, backlog[i] - warm[i]) for i in queues}
+        cold = {i: max(0, backlog.get(i, 0) - warm[i]) for i in queues}
         waiting = {i: sum(line.waiting for line in self._dispatch.lines(i)) for i in queues}
         yield _by_queue("spillway_warm_messages", warm, labels)
         yield _by_queue("spillway_cold_messages", cold, labels)
@@ -170,6 +178,11 @@ class Metrics:
     def _by_shard(self, name: str, value: Callable[[Shard], float]) -> Family:
         samples = [Sample({"shard": str(s.shard_id)}, value(s)) for s in self._shards]
         return family(name, samples)
+
+
+def _age_s(tally: Tally, now_ms: int) -> float:
+    oldest_ms = tally.oldest_ready_ms
+    return 0.0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000
 
 
 def _labels(queue: QueueFacts) -> Labels:

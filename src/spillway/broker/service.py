@@ -227,9 +227,9 @@ class Broker:
             shards_total=len(self.shards),
         )
 
-    def metrics(self, by: Iterable[str] = ()) -> list[Family]:
+    async def metrics(self, by: Iterable[str] = ()) -> list[Family]:
         """Every metric family, read from state now."""
-        return self._metrics.collect(by)
+        return await self._metrics.collect(by)
 
     def _totals(self) -> dict[str, Callable[[], int]]:
         """What the duties count themselves."""

@@ -218,7 +218,7 @@ class StandIn:
             shards_total=4,
         )
 
-    def metrics(self, by=()):
+    async def metrics(self, by=()):
         return self.families
 
     async def topology(self):
