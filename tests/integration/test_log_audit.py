@@ -10,7 +10,7 @@ import pytest
 from spillway import wire
 from spillway.core import commands as cmd
 from spillway.core.errors import SpillwayError
-from spillway.core.state import Moment, counts
+from spillway.core.state import GroupState, Moment, counts
 from spillway.log import audit, checkpoints
 from spillway.log.connect import connect
 
@@ -90,6 +90,53 @@ async def test_pruned_lane_balances(written_log):
     written_log.conn.execute("UPDATE spillway.lane SET pruned_to = 25")
     found = await audit.run(written_log.url)
     assert (found.differences, found.totals["settled"], found.totals["ready"]) == ([], 25, 15)
+
+
+PASSED_OVER = "messages were pruned before the group came to them, up to version"
+
+
+def prune(log, at):
+    """What a pruner does, whoever it forgets."""
+    log.conn.execute("DELETE FROM spillway.message_batch WHERE base_version = 1")
+    log.conn.execute(f"UPDATE spillway.lane SET pruned_to = 25, pruned_at = {at}")
+
+
+@pytest.mark.parametrize(
+    ("pruned", "expected"),
+    [
+        ("now() + interval '1 hour'", [(PASSED_OVER, 25)]),
+        ("now() - interval '1 hour'", []),
+    ],
+    ids=["under a group that waits", "before the group was made"],
+)
+async def test_a_group_that_waits_misses_what_is_pruned(written_log, pruned, expected):
+    """A group that never came has lost what was pruned since it was made, and nothing else."""
+    leased = written_log.do(cmd.LeaseMessages(25)).reply
+    written_log.do(cmd.Ack(leased.lease_id, ((1, 25),)))
+    written_log.conn.execute(
+        "INSERT INTO spillway.consumer (queue_id, \"group\") VALUES (%s, 'late')",
+        [written_log.queue_id],
+    )
+    prune(written_log, pruned)
+    found = await audit.run(written_log.url)
+    assert [(d.group, d.what, d.found) for d in found.differences] == [
+        ("late", *finding) for finding in expected
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pruned_ms", "expected"), [(-60_000, [(PASSED_OVER, 25)]), (60_000, [])], ids=["late", "there"]
+)
+async def test_a_group_that_came_after_the_pruner_missed_it(written_log, pruned_ms, expected):
+    """Made, then pruned, then come: the lane was pruned from under it."""
+    written_log.conn.execute("DELETE FROM spillway.control_event")
+    written_log.conn.execute("UPDATE spillway.consumer SET created_at = 'epoch'")
+    written_log.state, written_log.seq = GroupState(), 0
+    written_log.lane.pruned_to = 25
+    written_log.do(cmd.CreateGroup(after=25))
+    prune(written_log, f"to_timestamp({(written_log.now_ms + pruned_ms) / 1000})")
+    found = await audit.run(written_log.url)
+    assert [(d.what, d.found) for d in found.differences] == expected
 
 
 DAMAGES = {

@@ -3,6 +3,7 @@
 import pytest
 
 from spillway import wire
+from spillway.broker.lanes import LaneEntry
 
 SHORT = {"retention_ms": 0, "dedupe_window_ms": 0}
 
@@ -124,3 +125,17 @@ async def test_groups_read_late_do_not_undo_what_was_done_meanwhile(desk, monkey
         "early": True,
         "late": False,
     }
+
+
+async def test_the_audit_notices_what_was_pruned_too_early(desk, monkeypatch):
+    """A pruner that forgets a group which waits leaves books that do not balance."""
+    await desk.queue(**SHORT)
+    await make_group(desk)
+    await desk.rows("UPDATE spillway.consumer SET created_at = now() - interval '1 h' RETURNING 1")
+    await desk.push(1, 2)
+    await desk.ack(*await desk.lease(2))
+    monkeypatch.setattr(LaneEntry, "trim", lambda entry: entry.groups["default"].state.trim)
+    assert await desk.broker.pruner.run_once() == 2
+    differences = (await desk.insights.audit()).differences
+    assert [(d.group, d.found) for d in differences] == [("late", 2)]
+    await desk.operations.delete_group("default", "orders", "late", "ann")

@@ -23,6 +23,8 @@ LANES_MAX = 500
 CHECKPOINT_BYTES_MAX = 64 * 1024 * 1024
 DEDUPE_SLACK_MS = 1_000
 """A push is judged a moment before its batch is dated."""
+GROUP_SLACK_MS = 1_000
+"""A group that is made while a lane is pruned may be just too late."""
 
 _NOW = sql("audit_now")
 _LANES = sql("audit_lanes")
@@ -45,9 +47,11 @@ class LaneRow:
     queue: str
     partition: str
     pruned_to: int
+    pruned_ms: int | None
     epoch: int | None
     commit_seq: int | None
-    groups: list[str]
+    groups: dict[str, int]
+    """When each was made."""
     checkpoint_bytes: int
 
     def place(self, group: str) -> tuple[str, str, str]:
@@ -97,7 +101,12 @@ class LaneFacts:
     def _judge_group(self, audit: Audit, name: str, facts: GroupFacts, now_ms: int) -> None:
         trail = facts.trail
         trail.finish()
-        findings = [*facts.findings, *trail.findings, *self._overrun(trail)]
+        findings = [
+            *facts.findings,
+            *trail.findings,
+            *self._overrun(trail),
+            *self._passed_over(name, facts),
+        ]
         state = self._state(name, facts)
         if state is not None and state.exists:
             totals, more = audit_group(self.census, state, facts.dead, now_ms)
@@ -110,13 +119,27 @@ class LaneFacts:
     def _state(self, name: str, facts: GroupFacts) -> GroupState | None:
         """A group that has not come to this lane yet has all of it before it."""
         trail = facts.trail
-        waits = name in self.row.groups and not (trail.seq or trail.findings or facts.dead.total)
-        if not waits:
+        if not self._waits(name, facts):
             return trail.state
         state = GroupState(exists=True, frontier=self.row.pruned_to)
         if self.row.pruned_to:
             state.settled.add(1, self.row.pruned_to)
         return state
+
+    def _waits(self, name: str, facts: GroupFacts) -> bool:
+        seen = facts.trail.seq or facts.trail.findings or facts.dead.total
+        return name in self.row.groups and not seen
+
+    def _passed_over(self, name: str, facts: GroupFacts) -> Iterator[Finding]:
+        """A group begins behind what is pruned; nothing may be pruned from under one that waits."""
+        made_ms, pruned_ms = self.row.groups.get(name), self.row.pruned_ms
+        if made_ms is None or pruned_ms is None or made_ms + GROUP_SLACK_MS >= pruned_ms:
+            return
+        begun_ms = facts.trail.begun_ms
+        came_late = begun_ms is not None and begun_ms > pruned_ms + GROUP_SLACK_MS
+        if came_late or self._waits(name, facts):
+            what = "messages were pruned before the group came to them, up to version"
+            yield Finding(what, 0, self.row.pruned_to)
 
     def _overrun(self, trail: Trail) -> Iterator[Finding]:
         """A commit adds one row to a group at the most."""

@@ -432,7 +432,8 @@ WITH fence AS (
 ), total AS (
     SELECT coalesce(sum(count), 0)::bigint AS messages, max(last) AS pruned_to FROM gone
 ), noted AS (
-    UPDATE spillway.lane SET pruned_to = greatest(lane.pruned_to, total.pruned_to)
+    UPDATE spillway.lane
+    SET pruned_to = greatest(lane.pruned_to, total.pruned_to), pruned_at = now()
     FROM total WHERE lane_id = %(lane_id)s AND total.messages > 0
 )
 SELECT messages, pruned_to FROM total
@@ -477,8 +478,12 @@ SELECT (extract(epoch FROM now()) * 1000)::bigint
 -- name: audit_lanes
 -- A page of the lanes of live queues, with the fence of their shard.
 SELECT
-    l.lane_id, q.org, q.name AS queue, l.partition, l.pruned_to, s.epoch, s.commit_seq,
-    ARRAY(SELECT c."group" FROM spillway.consumer AS c WHERE c.queue_id = l.queue_id) AS groups,
+    l.lane_id, q.org, q.name AS queue, l.partition, l.pruned_to,
+    (extract(epoch FROM l.pruned_at) * 1000)::bigint AS pruned_ms, s.epoch, s.commit_seq,
+    coalesce((
+        SELECT jsonb_object_agg(c."group", (extract(epoch FROM c.created_at) * 1000)::bigint)
+        FROM spillway.consumer AS c WHERE c.queue_id = l.queue_id
+    ), '{}') AS groups,
     coalesce((
         SELECT sum(octet_length(p.state)) FROM spillway.checkpoint AS p WHERE p.lane_id = l.lane_id
     ), 0)::bigint AS checkpoint_bytes

@@ -5,6 +5,7 @@ and asks of every later one whether it is what the control log says.
 """
 
 from spillway.core.audit import Finding
+from spillway.core.events import GroupCreated
 from spillway.core.fold import evolve
 from spillway.core.state import GroupState
 from spillway.log import events as codec
@@ -14,10 +15,11 @@ from spillway.log.stored import DAMAGE, CheckpointDamagedError, Stored, decode, 
 class Trail:
     """Give it the checkpoints, then the rows in order, then call `finish`.
 
-    `state` is None where nothing can be derived. `seq` is how far the log was followed.
+    `state` is None where nothing can be derived. `seq` is how far the log was followed. `begun_ms`
+    is when the group first came, as long as the log knows.
     """
 
-    __slots__ = ("_begun", "_points", "findings", "seq", "state")
+    __slots__ = ("_begun", "_points", "begun_ms", "findings", "seq", "state")
 
     def __init__(self) -> None:
         self._points: dict[int, bytes] = {}
@@ -25,6 +27,7 @@ class Trail:
         self.findings: list[Finding] = []
         self.state: GroupState | None = None
         self.seq = 0
+        self.begun_ms: int | None = None
 
     def keep(self, stored: Stored) -> None:
         """A checkpoint to begin at, or to compare with."""
@@ -61,8 +64,10 @@ class Trail:
 
     def _fold(self, state: GroupState, seq: int, events: bytes) -> None:
         try:
-            for _, event in codec.decode(events):
+            for at_ms, event in codec.decode(events):
                 evolve(state, event)
+                if self.begun_ms is None and seq == 1 and isinstance(event, GroupCreated):
+                    self.begun_ms = at_ms
         except DAMAGE as error:
             what = f"control events that cannot be folded ({reason(error)}) at seq"
             self.findings.append(Finding(what, 0, seq))
