@@ -245,3 +245,34 @@ class SettingsError(SpillwayError):
 
     code = "settings"
     hint = "settings are listed in docs/reference/settings.md"
+
+
+class SpoolFullError(SpillwayError):
+    """The spool has no room."""
+
+    code = "spool_full"
+    status = 507
+    transient = True
+    hint = "nothing of it was accepted; `spillway spool status` tells what fills it and since when"
+
+
+class SpoolFolderError(SpillwayError):
+    """The folder of the spool cannot be used."""
+
+    code = "spool_folder"
+    hint = "give FILE_BUFFER_DIR a folder that this process may write and no other broker uses"
+
+
+class SpoolFileNotFoundError(SpillwayError):
+    """The spool has no such file."""
+
+    code = "spool_file_not_found"
+    status = 404
+    hint = "`spillway spool list` names the files"
+
+
+class DamagedLineError(SpillwayError):
+    """A line of a buffer file is not what was written."""
+
+    code = "damaged_line"
+    hint = "look at it with `spillway spool show FILE`, then `spool repair` or `spool discard` it"

@@ -1,0 +1,227 @@
+"""The spool's folder on disk: its lock, its files, what a crash left in it.
+
+Everything here is plain blocking file work; `Spool` calls it in threads.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from spillway.core.errors import SpillwayError, SpoolFolderError
+from spillway.spool import event, names
+
+log = structlog.get_logger(__name__)
+
+LOCK, HOLD, FAILED = "spool.lock", "hold.json", "failed"
+WINDOW_BYTES = 1024 * 1024
+
+
+@dataclass(slots=True, eq=False)
+class BufferFile:
+    """A complete buffer file, as far as it is known."""
+
+    path: Path
+    events: int
+    bytes: int
+    oldest_ms: int
+    done: bytearray | None = None
+    """One byte an event: whether it needs no replay any more; None: nothing is done."""
+    left: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = self.events
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.path.name
+
+    def is_done(self, index: int) -> bool:
+        """Whether the event at this place needs no replay any more."""
+        return self.done is not None and self.done[index] == 1
+
+    def finish(self, index: int) -> bool:
+        """The event at this place is in the log or set aside. False: it was so already."""
+        if self.done is None:
+            self.done = bytearray(self.events)
+        if self.done[index]:
+            return False
+        self.done[index] = 1
+        self.left -= 1
+        return True
+
+
+@dataclass(slots=True)
+class Found:
+    """What was in the folder at the start."""
+
+    files: list[BufferFile] = field(default_factory=list)
+    failed: int = 0
+    foreign: list[str] = field(default_factory=list)
+
+
+class Folder:
+    """The folder, ours alone from `lock` to `release`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.failed = path / FAILED
+        self.names = names.Names()
+        self._lock: int | None = None
+
+    def lock(self) -> None:
+        """Make it ours, or say why it cannot be."""
+        try:
+            self.failed.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            probe = self.path / f".probe-{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except BlockingIOError as error:
+            self.release()
+            raise SpoolFolderError(
+                f"another broker uses the spool folder {self.path}",
+                hint="give each broker a FILE_BUFFER_DIR of its own",
+            ) from error
+        except OSError as error:
+            self.release()
+            raise SpoolFolderError(f"the spool folder {self.path}: {error}") from error
+
+    def release(self) -> None:
+        """Give it free."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def recover(self) -> Found:
+        """Take in what a crash left: torn tails are cut off, the rest stays to be replayed."""
+        found = Found()
+        paths, found.foreign = entries(self.path)
+        for path in paths:
+            self.names.note(path.name)
+            whole = _close(path) if names.is_open(path.name) else path
+            file = None if whole is None else describe(whole)
+            if file is not None:
+                found.files.append(file)
+        for path in entries(self.failed)[0]:
+            self.names.note(path.name)
+            found.failed += count_lines(path)
+        sync_folder(self.path)
+        if found.foreign:
+            log.warning("spool_foreign_files", files=found.foreign[:10], count=len(found.foreign))
+        return found
+
+
+def entries(folder: Path) -> tuple[list[Path], list[str]]:
+    """Buffer files in the order in which they were begun, and the names of what is not ours."""
+    ours: list[Path] = []
+    foreign: list[str] = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if names.stream_of(path.name) is not None and path.is_file():
+            ours.append(path)
+        elif path.name not in {LOCK, HOLD, FAILED}:
+            foreign.append(path.name)
+    return sorted(ours, key=lambda path: age(path.name)), sorted(foreign)
+
+
+def age(name: str) -> tuple[str, str]:
+    """Sorts files by when they were begun, whatever their stream."""
+    stream, _, rest = name.partition("_")
+    return rest, stream
+
+
+def sync_folder(path: Path) -> None:
+    """Fsync a folder: a file whose name is lost is lost."""
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _close(path: Path) -> Path | None:
+    """End a file that was open when its writer died; None: nothing whole was in it."""
+    good, at = 0, 0
+    with path.open("rb") as source:
+        for text in source:
+            at += len(text)
+            if text.endswith(b"\n") and event.is_whole(text):
+                good = at
+    if not good:
+        log.warning("spool_torn_file", file=path.name, bytes=at)
+        path.unlink()
+        return None
+    if good < at:
+        log.warning("spool_torn_tail", file=path.name, cut_bytes=at - good)
+    with path.open("r+b") as out:
+        out.truncate(good)
+        os.fsync(out.fileno())
+    return path.rename(path.with_name(path.name.removesuffix(names.OPEN) + names.COMPLETE))
+
+
+def describe(path: Path) -> BufferFile | None:
+    """What can be told of a complete file at a glance; None: it is empty, and gone now."""
+    size = path.stat().st_size
+    if not size:
+        log.warning("spool_empty_file", file=path.name)
+        path.unlink()
+        return None
+    return BufferFile(path, count_lines(path), size, oldest_ms(path))
+
+
+def count_lines(path: Path) -> int:
+    """Lines of a file; one that was torn off counts."""
+    count, last = 0, b"\n"
+    with path.open("rb") as source:
+        while chunk := source.read(WINDOW_BYTES):
+            count += chunk.count(b"\n")
+            last = chunk[-1:]
+    return count + (last != b"\n")
+
+
+def oldest_ms(path: Path) -> int:
+    """When the first event of a file was accepted."""
+    with path.open("rb") as source:
+        first = source.readline()
+    try:
+        return int(event.read_unchecked(first).accepted_at.timestamp() * 1000)
+    except SpillwayError:
+        return int(path.stat().st_mtime * 1000)
+
+
+def read_window(path: Path, offset: int, size: int = WINDOW_BYTES) -> tuple[list[bytes], int]:
+    """Whole lines from `offset` on, about `size` bytes, and where the next ones begin."""
+    with path.open("rb") as source:
+        source.seek(offset)
+        text = source.read(size)
+        if len(text) == size:
+            text += source.readline()
+    end = offset + len(text)
+    # At line feeds alone: a damaged line may hold any byte.
+    return text.removesuffix(b"\n").split(b"\n") if text else [], end
+
+
+def windows(path: Path) -> Iterator[list[bytes]]:
+    """All lines of a file, a window at a time."""
+    offset = 0
+    while True:
+        found, offset = read_window(path, offset)
+        if not found:
+            return
+        yield found
+
+
+def write_whole(path: Path, text: bytes) -> None:
+    """A file with this content or, after a crash, the one that was there before."""
+    fresh = path.with_name(f"{path.name}.new")
+    with fresh.open("wb") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    fresh.replace(path)
+    sync_folder(path.parent)

@@ -1,0 +1,194 @@
+"""The writing side of a stream: lines become durable together, then whoever waits is told."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import structlog
+
+from spillway.core.errors import SpoolFullError
+from spillway.spool import folder as disk
+from spillway.spool import names
+from spillway.spool.folder import BufferFile, Folder
+
+log = structlog.get_logger(__name__)
+
+FILE_BYTES_MAX = 64 * 1024 * 1024
+Reached = Callable[[str], None]
+"""Told where the work has come to; a test may end the process there."""
+
+
+class _OpenFile:
+    """The file that is being written."""
+
+    def __init__(self, folder: Folder, stream: str) -> None:
+        self.path = folder.path / folder.names.next(stream)
+        self.number = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self.events = 0
+        self.bytes = 0
+
+    def write(self, lines: list[bytes]) -> None:
+        """Append; not durable yet."""
+        rest = memoryview(b"".join(lines))
+        while rest:
+            rest = rest[os.write(self.number, rest) :]
+        self.events += len(lines)
+        self.bytes += sum(map(len, lines))
+
+    def cut(self, events: int, size: int) -> None:
+        """Go back to what it was."""
+        os.ftruncate(self.number, size)
+        os.lseek(self.number, size, os.SEEK_SET)
+        self.events, self.bytes = events, size
+
+    def drop(self) -> None:
+        """It was never there."""
+        os.close(self.number)
+        self.path.unlink()
+
+    def complete(self) -> BufferFile:
+        """Its last name says that nothing more comes."""
+        os.close(self.number)
+        name = self.path.name.removesuffix(names.OPEN) + names.COMPLETE
+        path = self.path.rename(self.path.with_name(name))
+        return BufferFile(path, self.events, self.bytes, disk.oldest_ms(path))
+
+
+class FileWriter:
+    """Writes the files of a stream, in one thread: all lines of a call become durable, or none."""
+
+    def __init__(self, folder: Folder, stream: str, events_per_file: int, reached: Reached) -> None:
+        self._folder = folder
+        self._stream = stream
+        self._events_per_file = events_per_file
+        self._reached = reached
+        self._file: _OpenFile | None = None
+
+    def write(self, lines: list[bytes]) -> list[BufferFile]:
+        """Returns the files that are full now."""
+        open_file = self._file
+        before = (0, 0) if open_file is None else (open_file.events, open_file.bytes)
+        files: list[_OpenFile] = [] if open_file is None else [open_file]
+        try:
+            self._spread(files, lines)
+            self._reached("before_fsync")
+            self._sync(files, is_new=len(files) > 1 or open_file is None)
+        except OSError as error:
+            self._undo(files, open_file, before)
+            raise SpoolFullError(
+                f"the spool cannot write to {self._folder.path}: {error}"
+            ) from error
+        self._reached("after_fsync_before_reply")
+        self._file = files.pop()
+        return [file.complete() for file in files] + self._full()
+
+    def _spread(self, files: list[_OpenFile], lines: list[bytes]) -> None:
+        at = 0
+        while at < len(lines):
+            if not files or self._is_full(files[-1]):
+                files.append(_OpenFile(self._folder, self._stream))
+            room = self._events_per_file - files[-1].events
+            part = lines[at : at + room]
+            files[-1].write(part)
+            at += len(part)
+
+    def _sync(self, files: list[_OpenFile], *, is_new: bool) -> None:
+        for file in files:
+            os.fdatasync(file.number)
+        if is_new:
+            disk.sync_folder(self._folder.path)
+
+    def _undo(
+        self, files: list[_OpenFile], kept: _OpenFile | None, before: tuple[int, int]
+    ) -> None:
+        """Nobody was told yes, so nothing of it may stay."""
+        try:
+            for file in files:
+                if file is kept:
+                    file.cut(*before)
+                else:
+                    file.drop()
+        except OSError as error:
+            log.critical("spool_undo_failed", folder=str(self._folder.path), error=str(error))
+
+    def _is_full(self, file: _OpenFile) -> bool:
+        return file.events >= self._events_per_file or file.bytes >= FILE_BYTES_MAX
+
+    def _full(self) -> list[BufferFile]:
+        return self.complete() if self._file is not None and self._is_full(self._file) else []
+
+    def complete(self) -> list[BufferFile]:
+        """End the open file, if there is one."""
+        file, self._file = self._file, None
+        if file is None:
+            return []
+        complete = file.complete()
+        self._reached("after_rename")
+        return [complete]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What becomes durable together."""
+
+    lines: list[bytes] = field(default_factory=list)
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+
+
+class Journal:
+    """Group commit: while one batch is being fsynced, the next one gathers."""
+
+    def __init__(self, writer: FileWriter, on_complete: Callable[[list[BufferFile]], None]) -> None:
+        self._writer = writer
+        self._on_complete = on_complete
+        self._gathering = _Batch()
+        self._thread = ThreadPoolExecutor(1, "spool-writer")
+        self._task: asyncio.Task[None] | None = None
+
+    def write(self, lines: list[bytes]) -> asyncio.Future[None]:
+        """Done once the lines are durable; SpoolFullError: none of them is."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._gathering.lines.extend(lines)
+        self._gathering.waiters.append(waiter)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._drain(), name="spool-journal")
+        return waiter
+
+    async def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._gathering.lines:
+            await asyncio.sleep(0)  # what arrived in the same turn goes with it
+            batch, self._gathering = self._gathering, _Batch()
+            try:
+                full = await loop.run_in_executor(self._thread, self._writer.write, batch.lines)
+            except Exception as error:  # noqa: BLE001 (whoever waits is told, whatever it is)
+                _tell(batch, error)
+                continue
+            self._on_complete(full)
+            _tell(batch, None)
+        self._task = None
+
+    async def rotate(self) -> None:
+        """End the open file, so that it can be replayed."""
+        loop = asyncio.get_running_loop()
+        self._on_complete(await loop.run_in_executor(self._thread, self._writer.complete))
+
+    async def close(self) -> None:
+        """Write what is pending and end the open file."""
+        while self._task is not None:
+            await asyncio.wait({self._task})
+        await self.rotate()
+        self._thread.shutdown()
+
+
+def _tell(batch: _Batch, error: Exception | None) -> None:
+    for waiter in batch.waiters:
+        if waiter.done():
+            continue
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
+            waiter.exception()

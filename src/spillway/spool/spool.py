@@ -1,0 +1,332 @@
+"""The spool: what was accepted while PostgreSQL could not take it, and what is known about it."""
+
+import asyncio
+import shutil
+import time
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from spillway.core.errors import SpoolFileNotFoundError, SpoolFullError
+from spillway.spool import event, names
+from spillway.spool import folder as disk
+from spillway.spool.behind import Behind
+from spillway.spool.event import Address, Event
+from spillway.spool.folder import BufferFile, Folder
+from spillway.spool.gate import Gate
+from spillway.spool.journal import FileWriter, Journal, Reached
+from spillway.spool.quarantine import Quarantine
+
+log = structlog.get_logger(__name__)
+
+Parts = list[tuple[Address, list[Event]]]
+"""Events by whose order they belong to."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolConfig:
+    """What a spool is told at its start."""
+
+    folder: Path
+    flush_ms: int = 100
+    max_batch: int = 1000
+    events_per_file: int = 10_000
+    retry_interval_s: float = 5.0
+    startup_recovery_timeout_s: float = 3600.0
+    bytes_max: int = 10 * 1024**3
+    age_max_s: float = 7 * 86_400.0
+
+
+class Hold(msgspec.Struct):
+    """Somebody routes pushes to files on purpose."""
+
+    actor: str
+    reason: str | None
+    since: str
+
+
+@dataclass(slots=True)
+class _Open:
+    """What the files that are being written hold."""
+
+    events: int = 0
+    oldest_ms: int = 0
+
+
+class Spool:
+    """One broker's spool."""
+
+    def __init__(
+        self,
+        config: SpoolConfig,
+        now_ms: Callable[[], int],
+        reached: Reached = lambda _: None,
+    ) -> None:
+        self.config = config
+        self.folder = Folder(config.folder)
+        self.quarantine = Quarantine(self.folder.failed)
+        self.gate = Gate()
+        self.files: list[BufferFile] = []
+        self.by_queue: Counter[tuple[str, str]] = Counter()
+        self.pending = 0
+        self.bytes = 0
+        self.quarantined = 0
+        self.foreign: list[str] = []
+        self.accepted = 0
+        self.refused = 0
+        self.hold: Hold | None = None
+        self.opened_s = float("-inf")
+        self.working = asyncio.Lock()
+        """Held by whoever replays or changes files."""
+        self.reached = reached
+        self._now_ms = now_ms
+        self._seq = 0
+        self._open = {stream: _Open() for stream in (names.FAILOVER, names.QOS0)}
+        self._journal = self._new_journal(names.FAILOVER)
+        self._qos0_journal = self._new_journal(names.QOS0)
+        self._behind = Behind(self._write_qos0, config.flush_ms, config.max_batch)
+        self._door: asyncio.Event | None = None
+
+    def _new_journal(self, stream: str) -> Journal:
+        writer = FileWriter(self.folder, stream, self.config.events_per_file, self.reached)
+        return Journal(writer, partial(self._completed, self._open[stream]))
+
+    # ------------------------------------------------------------ life
+
+    async def open(self) -> None:
+        """Make the folder ours and take in what is there; raises SpoolFolderError."""
+        await asyncio.to_thread(self.folder.lock)
+        found = await asyncio.to_thread(self.folder.recover)
+        self.files = found.files
+        self.pending = sum(file.events for file in found.files)
+        self.bytes = sum(file.bytes for file in found.files)
+        self.quarantined, self.foreign = found.failed, found.foreign
+        self.gate.is_known = not found.files
+        self._seq = int(self._now_ms()) * 1000
+        self.hold = await asyncio.to_thread(_read_hold, self.config.folder / disk.HOLD)
+        self.opened_s = time.monotonic()
+        if found.files:
+            log.info("spool_found", events=self.pending, files=len(self.files), bytes=self.bytes)
+
+    async def index(self) -> None:
+        """Learn which lanes the files of earlier runs hold back; until then all are."""
+        for file in list(self.files) if not self.gate.is_known else ():
+            offset = 0
+            while True:
+                texts, offset = await asyncio.to_thread(disk.read_window, file.path, offset)
+                if not texts:
+                    break
+                for address in map(event.address_of, texts):
+                    if address is not None:
+                        self._count(address, 1)
+        self.gate.is_known = True
+
+    async def close(self) -> None:
+        """Write what is pending, end the open files, give the folder free."""
+        if self.opened_s > float("-inf"):
+            await self._behind.close()
+            await self._journal.close()
+            await self._qos0_journal.close()
+        self.folder.release()
+
+    # ------------------------------------------------------------ pushes
+
+    async def append(self, parts: Parts) -> None:
+        """Returns once all of it is durable; SpoolFullError: nothing was accepted."""
+        lines, size = self._lines(parts)
+        self._take_in(parts, size, self._open[names.FAILOVER], 1)
+        waiter = self._journal.write(lines)
+        waiter.add_done_callback(partial(self._written, parts, size))
+        # Whoever stops waiting changes nothing: the lines are written all the same.
+        await asyncio.shield(waiter)
+
+    def _written(self, parts: Parts, size: int, waiter: asyncio.Future[None]) -> None:
+        if waiter.exception() is not None:
+            self._take_in(parts, -size, self._open[names.FAILOVER], -1)
+            self.refused += sum(len(part) for _, part in parts)
+
+    def accept(self, parts: Parts) -> None:
+        """Take pushes of qos 0; they are written a moment later, and hold nobody back."""
+        lines, size = self._lines(parts)
+        self._behind.accept(lines)
+        self._take_in(parts, size, self._open[names.QOS0], 1)
+
+    async def _write_qos0(self, lines: list[bytes]) -> None:
+        await self._qos0_journal.write(lines)
+        await self._qos0_journal.rotate()
+
+    def _lines(self, parts: Parts) -> tuple[list[bytes], int]:
+        seq = self._seq
+        for _, part in parts:
+            for one in part:
+                seq += 1
+                one.seq = seq
+        lines = event.lines([one for _, part in parts for one in part])
+        size = sum(map(len, lines))
+        try:
+            self._check_room(size)
+        except SpoolFullError:
+            self.refused += len(lines)
+            raise
+        self._seq = seq
+        return lines, size
+
+    def _check_room(self, size: int) -> None:
+        config = self.config
+        if self.bytes + size > config.bytes_max:
+            raise SpoolFullError(
+                f"the spool holds {self.bytes} bytes, {size} more would pass {config.bytes_max}"
+            )
+        if self.oldest_s > config.age_max_s:
+            raise SpoolFullError(
+                f"the oldest event waits for {self.oldest_s:.0f} s, the limit is "
+                f"{config.age_max_s:.0f} s"
+            )
+
+    def _take_in(self, parts: Parts, size: int, opened: _Open, sign: int) -> None:
+        total = 0
+        for address, part in parts:
+            total += len(part)
+            self._count(address, sign * len(part))
+        if not opened.events:
+            opened.oldest_ms = self._now_ms()
+        opened.events += sign * total
+        self.pending += sign * total
+        self.accepted += sign * total
+        self.bytes += size
+
+    def _count(self, address: Address, count: int) -> None:
+        self.gate.add(address, count)
+        self.by_queue[address.org, address.queue] += count
+
+    def _completed(self, opened: _Open, files: list[BufferFile]) -> None:
+        for file in files:
+            insort(self.files, file, key=lambda one: disk.age(one.name))
+            opened.events -= file.events
+            opened.oldest_ms = self._now_ms()
+
+    # ------------------------------------------------------------ replay
+
+    async def rotate(self) -> None:
+        """End the open file: only complete ones are replayed."""
+        if self._open[names.FAILOVER].events:
+            await self._journal.rotate()
+
+    @property
+    def open_events(self) -> int:
+        """How many events are in files that are still being written."""
+        return sum(opened.events for opened in self._open.values())
+
+    def finish(self, file: BufferFile, done: Iterable[tuple[int, Address | None]]) -> int:
+        """These events of a file are in the log or set aside; how many were not so before."""
+        count = 0
+        for index, address in done:
+            if not file.finish(index):
+                continue
+            count += 1
+            if address is not None:
+                self._count(address, -1)
+        self.pending -= count
+        return count
+
+    async def remove(self, file: BufferFile) -> None:
+        """A file all of whose events are done."""
+        self.files.remove(file)
+        self.bytes -= file.bytes
+        await asyncio.to_thread(file.path.unlink)
+        if not self.files:
+            for key in [key for key, count in self.by_queue.items() if not count]:
+                del self.by_queue[key]
+
+    def close_door(self) -> None:
+        """Little is left: who comes to a lane with a backlog now waits instead of adding to it."""
+        if self._door is None:
+            self._door = asyncio.Event()
+
+    def open_door(self) -> None:
+        """Let those who wait look again."""
+        if self._door is not None:
+            self._door.set()
+            self._door = None
+
+    async def at_door(self, timeout_s: float) -> bool:
+        """Wait while the last of the backlog goes; False: it is not about to, do not wait."""
+        if self._door is None:
+            return False
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._door.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # ------------------------------------------------------------ facts
+
+    @property
+    def oldest_s(self) -> float:
+        """How long the oldest event has been waiting."""
+        since = [opened.oldest_ms for opened in self._open.values() if opened.events]
+        since += [self.files[0].oldest_ms] if self.files else []
+        return max(0.0, (self._now_ms() - min(since)) / 1000) if since else 0.0
+
+    @property
+    def unwritten(self) -> int:
+        """Events of qos 0 that are not durable yet."""
+        return self._behind.pending
+
+    @property
+    def lost(self) -> int:
+        """Events of qos 0 that could not be written in time."""
+        return self._behind.lost
+
+    def disk_free(self) -> int:
+        """Bytes left on the disk of the folder."""
+        return shutil.disk_usage(self.config.folder).free
+
+    def file(self, name: str) -> BufferFile:
+        """A complete file by its name."""
+        found = next((file for file in self.files if file.name == name), None)
+        if found is None:
+            raise SpoolFileNotFoundError(f"the spool has no complete file {name!r}")
+        return found
+
+    # ------------------------------------------------------------ maintenance
+
+    async def begin_hold(self, hold: Hold) -> None:
+        """Pushes go to files, nothing is replayed, until `end_hold`; a restart changes nothing."""
+        path = self.config.folder / disk.HOLD
+        await asyncio.to_thread(disk.write_whole, path, msgspec.json.encode(hold) + b"\n")
+        self.hold = hold
+
+    async def end_hold(self) -> None:
+        """Replay, and let pushes through again."""
+        await asyncio.to_thread((self.config.folder / disk.HOLD).unlink, missing_ok=True)
+        self.hold = None
+
+    async def discard(self, file: BufferFile) -> int:
+        """Throw away what still waits in a file; the caller holds `working`."""
+        offset, at, gone = 0, 0, 0
+        while True:
+            texts, offset = await asyncio.to_thread(disk.read_window, file.path, offset)
+            if not texts:
+                break
+            gone += self.finish(file, enumerate(map(event.address_of, texts), at))
+            at += len(texts)
+        await self.remove(file)
+        return gone
+
+
+def _read_hold(path: Path) -> Hold | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Hold)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError:
+        # It was there: what it said is lost, what it meant is not.
+        return Hold("unknown", "hold.json cannot be read", "")

@@ -1,0 +1,65 @@
+"""Checks buffer files: every checksum, and that `seq` ascends within a source. Changes nothing."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from spillway.core.errors import DamagedLineError
+from spillway.spool import event, names
+from spillway.spool import folder as disk
+
+PROBLEMS_MAX = 20
+
+
+class FileCheck(msgspec.Struct):
+    """What a check found in one file."""
+
+    file: str
+    events: int = 0
+    damaged: int = 0
+    out_of_order: int = 0
+    problems: list[str] = msgspec.field(default_factory=list)
+    """The first of them, with their lines."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all of it is as it was written."""
+        return not (self.damaged or self.out_of_order)
+
+    def note(self, line: int, what: str) -> None:
+        """One more problem."""
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(f"line {line}: {what}")
+
+
+def check(paths: Iterable[Path]) -> Iterable[FileCheck]:
+    """Each file in turn, in the order given."""
+    last: dict[str, int] = {}
+    for path in paths:
+        yield check_file(path, last)
+
+
+def check_file(path: Path, last: dict[str, int]) -> FileCheck:
+    """One file; `last` is the highest number so far of each source."""
+    found = FileCheck(path.name)
+    source = names.source_of(path.name)
+    for texts in disk.windows(path):
+        for text in texts:
+            found.events += 1
+            try:
+                seq = event.read(text).seq
+            except DamagedLineError as error:
+                found.damaged += 1
+                found.note(found.events, error.message)
+                continue
+            if seq <= last.get(source, 0):
+                found.out_of_order += 1
+                found.note(found.events, f"seq {seq} comes after {last[source]}")
+            last[source] = max(seq, last.get(source, 0))
+    return found
+
+
+def check_folder(folder: Path) -> list[FileCheck]:
+    """All buffer files of a spool folder."""
+    return list(check(disk.entries(folder)[0]))
