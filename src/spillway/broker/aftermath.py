@@ -22,8 +22,18 @@ COUNTED: dict[type[Any], str] = {
 }
 
 
-FREES = (ev.Nacked, ev.Expired, ev.Unblocked, ev.Sought)
-"""Events after which something may be leasable that was not before."""
+FREES = (
+    ev.Nacked,
+    ev.Expired,
+    ev.Unblocked,
+    ev.Sought,
+    ev.Parked,
+    ev.Dropped,
+    ev.Purged,
+)
+"""Events after which something may be leasable that was not before: what came back, or what stood
+behind a message that is out of the way now.
+"""
 
 
 def count(draft: Draft, entry: LaneEntry, events: tuple[ev.Event, ...]) -> None:
