@@ -73,6 +73,11 @@ class Settings(BaseSettings):
     lane_idle_s: float = Field(
         300.0, gt=0, description="A lane nobody uses for this long leaves memory."
     )
+    lanes_in_memory_max: int = Field(
+        50_000,
+        ge=1,
+        description="When there are more, the lanes that were used longest ago leave memory.",
+    )
     drain_timeout_s: float = Field(
         10.0, gt=0, le=300, description="How long a stop waits for requests under way."
     )

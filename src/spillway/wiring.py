@@ -40,6 +40,7 @@ def broker_config(settings: Settings, broker_id: str, address: str) -> BrokerCon
         checkpoint_events_min=settings.checkpoint_events_min,
         prune_interval_s=settings.prune_interval_s,
         lane_idle_s=settings.lane_idle_s,
+        lanes_in_memory_max=settings.lanes_in_memory_max,
         drain_timeout_s=settings.drain_timeout_s,
     )
 

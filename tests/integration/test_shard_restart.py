@@ -141,7 +141,7 @@ async def test_a_repeat_is_known_after_a_restart(desk, restart):
 
 async def test_an_idle_lane_leaves_memory_and_comes_back(desk, restart, eventually_async):
     """It is saved, forgotten, and returns with its attempts, holes and the rest of its messages."""
-    desk = await restart(lane_idle_s=0.1, checkpoint_interval_s=0.05)
+    desk = await restart(lane_idle_s=0.1)
     await desk.push(*range(5))
     one, two, three = await desk.lease(3)
     assert await desk.ack(one, three) == ["acked", "acked"]
@@ -154,11 +154,11 @@ async def test_an_idle_lane_leaves_memory_and_comes_back(desk, restart, eventual
 
 async def test_a_lane_with_a_live_lease_does_not_leave(desk, restart, eventually_async):
     """Whatever the clock still has to do keeps a lane in memory."""
-    desk = await restart(lane_idle_s=0.01, checkpoint_interval_s=0.01)
+    desk = await restart(lane_idle_s=0.01)
     await desk.push(1)
     await desk.lease(visibility_ms=1_000)
-    runs = desk.broker.checkpointer.runs
-    await eventually_async(lambda: desk.broker.checkpointer.runs > runs + 20)
+    runs = desk.broker.evictor.runs
+    await eventually_async(lambda: desk.broker.evictor.runs > runs + 20)
     assert sum(len(shard.entries) for shard in desk.broker.shards) == 1
     (again,) = await desk.lease(wait_ms=10_000)
     assert again.attempt == 2

@@ -19,10 +19,12 @@ class NotingShard:
         self.on_alarm = None
         self.swept: list[int] = []
         self.error: Exception | None = None
+        self.entries: dict[int, SimpleNamespace] = {}
 
     def lane(self, lane_id: int) -> SimpleNamespace:
         facts = SimpleNamespace(lane_id=lane_id, shard_id=0)
-        return SimpleNamespace(facts=facts, alarm_ms=None, dead=False)
+        entry = SimpleNamespace(facts=facts, alarm_ms=None, dead=False)
+        return self.entries.setdefault(lane_id, entry)
 
     def ring(self, entry: SimpleNamespace, at_ms: int) -> None:
         entry.alarm_ms = at_ms
@@ -73,11 +75,13 @@ async def test_alarms_of_one_moment_ring_as_they_were_set(sweeper, shard):
 
 async def test_a_stale_alarm_is_ignored(sweeper, shard):
     """A lane that got an earlier alarm rings once, and one that left memory not at all."""
-    moved, gone = shard.lane(1), shard.lane(2)
+    moved, gone, back = shard.lane(1), shard.lane(2), shard.lane(3)
     shard.ring(moved, NOW_MS)
     shard.ring(moved, NOW_MS - 5)
     shard.ring(gone, NOW_MS)
-    gone.dead = True
+    del shard.entries[gone.facts.lane_id]
+    shard.ring(back, NOW_MS)
+    shard.entries[3] = SimpleNamespace(facts=back.facts, alarm_ms=NOW_MS + 5, dead=False)
     assert await sweeper.run_once() == 1
     assert shard.swept == [1]
     assert await sweeper.run_once() == 0

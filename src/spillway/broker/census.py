@@ -180,6 +180,16 @@ class Census(Duty):
         shard = self._shards[lane.shard_id]
         return kept.count if kept is not None and kept.epoch == shard.epoch else None
 
+    def keep(self, entry: LaneEntry) -> None:
+        """A lane is about to leave memory: what it counts now holds until it comes back."""
+        lane_id, count = entry.facts.lane_id, self.count(entry)
+        tallies = count.groups.values()
+        if all(t.first_ready is None or t.oldest_ready_ms is not None for t in tallies):
+            self._kept[lane_id] = _Kept(self._shards[entry.facts.shard_id].epoch, count)
+        else:
+            # Left to the survey, which looks up when the first ready message was appended.
+            self._kept.pop(lane_id, None)
+
     async def run_once(self) -> int:
         """The survey; returns how many lanes were folded."""
         folded = 0

@@ -1,8 +1,9 @@
-"""The checkpointer: folds that moved are saved, the control log is trimmed, idle lanes leave."""
+"""The checkpointer: folds that moved are saved, and the control log is trimmed."""
+
+import asyncio
 
 import structlog
 
-from spillway.broker.clock import Clock
 from spillway.broker.duty import Duty
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
@@ -13,6 +14,7 @@ from spillway.log.stored import PART_BYTES_MAX
 log = structlog.get_logger(__name__)
 
 GROUPS_A_WRITE = 200
+LANES_A_TURN = 1_000
 
 
 class Checkpointer(Duty):
@@ -24,18 +26,15 @@ class Checkpointer(Duty):
         self,
         shards: list[Shard],
         database: Database,
-        clock: Clock,
         *,
         interval_s: float,
         events_min: int,
-        lane_idle_s: float,
     ) -> None:
         super().__init__(interval_s)
         self._shards = shards
         self._database = database
-        self._clock = clock
         self._events_min = events_min
-        self._lane_idle_ms = int(lane_idle_s * 1000)
+        self._writing = asyncio.Lock()
         self.written = 0
         self.split = 0
 
@@ -45,26 +44,37 @@ class Checkpointer(Duty):
         for shard in self._shards:
             if shard.owned:
                 await self.save(shard, self._events_min)
-                await self._evict_idle(shard)
         return self.written - before
 
     async def save(self, shard: Shard, events_min: int) -> None:
         """Save every state of a shard that has moved this much."""
-        moved = [
-            (entry, name)
-            for entry in list(shard.entries.values())
-            for name, group in entry.groups.items()
-            if group.unsaved_events >= events_min
-        ]
+        entries = list(shard.entries.values())
+        moved: list[tuple[LaneEntry, str]] = []
+        for at in range(0, len(entries), LANES_A_TURN):
+            moved += [
+                (entry, name)
+                for entry in entries[at : at + LANES_A_TURN]
+                for name, group in entry.groups.items()
+                if group.unsaved_events >= events_min
+            ]
+            await asyncio.sleep(0)
+        await self.keep(shard, moved)
+
+    async def keep(self, shard: Shard, moved: list[tuple[LaneEntry, str]]) -> None:
+        """Save the states of these groups."""
         for at in range(0, len(moved), GROUPS_A_WRITE):
-            await self._save_some(shard, moved[at : at + GROUPS_A_WRITE])
+            # One at a time: what another has just saved is not to be counted off twice.
+            async with self._writing:
+                await self._save_some(shard, moved[at : at + GROUPS_A_WRITE])
 
     async def _save_some(self, shard: Shard, moved: list[tuple[LaneEntry, str]]) -> None:
         saved = [
             (entry, name, entry.groups[name].unsaved_events)
             for entry, name in moved
-            if not entry.dead
+            if not entry.dead and name in entry.groups and entry.groups[name].unsaved_events
         ]
+        if not saved:
+            return
         epoch = shard.epoch
         items = [shard.snapshot(entry, name) for entry, name, _ in saved]
         # The snapshot may hold what is decided but not committed: it must not get ahead of the log.
@@ -80,17 +90,3 @@ class Checkpointer(Duty):
         for entry, name, events in saved:
             if name in entry.groups:
                 entry.groups[name].unsaved_events -= events
-
-    async def _evict_idle(self, shard: Shard) -> None:
-        before_ms = self._clock.now_ms() - self._lane_idle_ms
-        idle = [
-            entry
-            for entry in list(shard.entries.values())
-            if entry.used_ms < before_ms and entry.alarm_ms is None
-        ]
-        for entry in idle:
-            unsaved = [(entry, name) for name, g in entry.groups.items() if g.unsaved_events]
-            if unsaved:
-                await self._save_some(shard, unsaved)
-            if entry.used_ms < before_ms and entry.is_quiet and not entry.dead:
-                shard.evict(entry)

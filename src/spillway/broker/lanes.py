@@ -9,7 +9,7 @@ from spillway.broker.facts import LaneFacts
 from spillway.core.errors import SpillwayError
 from spillway.core.lane import DedupeWindow, Lane
 from spillway.core.message import RecordBatch
-from spillway.core.state import GroupState
+from spillway.core.state import GroupState, Moment, next_wake_ms
 from spillway.log import checkpoints, reader
 from spillway.log.database import Database
 from spillway.log.queries import QUERIES
@@ -74,10 +74,21 @@ class LaneEntry:
         return min(trims, default=0)
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether it may leave memory: nothing open, nothing timed, nothing unsaved."""
-        saved = not any(g.unsaved_events or g.open_row for g in self.groups.values())
-        return saved and self.open_batch is None and self.alarm_ms is None
+    def is_written(self) -> bool:
+        """Whether every message is in the log, and nobody is reading into the window."""
+        return self.durable_tail == self.lane.tail and self.reading is None
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether every event is in a checkpoint, and so in the log."""
+        return not any(group.unsaved_events for group in self.groups.values())
+
+    def wakes_ms(self, moment: Moment) -> int | None:
+        """When the clock alone will change something on this lane."""
+        times = [next_wake_ms(group.state, moment) for group in self.groups.values()]
+        times += [self.lane.schedule.next_expiry_ms()]
+        times += [self.lane.schedule.next_delivery_ms(moment.now_ms)]
+        return min((t for t in times if t is not None), default=None)
 
     def frontier(self) -> int:
         """Everything up to here was handed out to every group."""

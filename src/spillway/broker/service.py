@@ -21,6 +21,7 @@ from spillway.broker.counters import Counters
 from spillway.broker.delivery import Delivery
 from spillway.broker.dispatch import Dispatch
 from spillway.broker.duty import Duty
+from spillway.broker.evictor import Evictor
 from spillway.broker.facts import Facts
 from spillway.broker.insights import Insights
 from spillway.broker.intake import Intake, ItemLimits
@@ -64,6 +65,7 @@ class BrokerConfig:
     checkpoint_events_min: int = 64
     prune_interval_s: float = 60.0
     lane_idle_s: float = 300.0
+    lanes_in_memory_max: int = 50_000
     drain_timeout_s: float = 10.0
 
 
@@ -95,10 +97,8 @@ class Broker:
         self.checkpointer = Checkpointer(
             self.shards,
             database,
-            self.clock,
             interval_s=config.checkpoint_interval_s,
             events_min=config.checkpoint_events_min,
-            lane_idle_s=config.lane_idle_s,
         )
         self.pruner = Pruner(self.facts, self.shards, database, self.clock, config.prune_interval_s)
         self.ownership = Ownership(
@@ -107,6 +107,14 @@ class Broker:
         self.awakening = Awakening(self.shards, self.facts, self.dispatch, database)
         self.counters = Counters()
         self.census = Census(self.facts, self.shards, database)
+        self.evictor = Evictor(
+            self.shards,
+            self.clock,
+            self.checkpointer,
+            self.census,
+            lane_idle_s=config.lane_idle_s,
+            lanes_max=config.lanes_in_memory_max,
+        )
         self.insights = Insights(self.facts, self.shards, database, self.census)
         self.operations = Operations(
             facts=self.facts,
@@ -133,6 +141,10 @@ class Broker:
         self._idle.set()
         self._stopping = False
         self._hurried = False
+        self._listen()
+
+    def _listen(self) -> None:
+        """What shards tell, and to whom."""
         for shard in self.shards:
             shard.on_ready = self._announce
             shard.on_taking = self._take_facts
@@ -150,6 +162,7 @@ class Broker:
             self.awakening,
             self.sweeper,
             self.checkpointer,
+            self.evictor,
             self.pruner,
             self.census,
         ]

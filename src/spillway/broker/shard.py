@@ -327,11 +327,7 @@ class Shard:
 
     def set_alarm(self, entry: LaneEntry) -> None:
         """Note when the clock alone will change something on this lane."""
-        moment = self.moment(entry)
-        times = [next_wake_ms(g.state, moment) for g in entry.groups.values()]
-        times += [entry.lane.schedule.next_expiry_ms()]
-        times += [entry.lane.schedule.next_delivery_ms(moment.now_ms)]
-        earliest = min((t for t in times if t is not None), default=None)
+        earliest = entry.wakes_ms(self.moment(entry))
         if earliest is not None:
             self._alarm(entry, earliest)
 

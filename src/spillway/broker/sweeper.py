@@ -25,7 +25,8 @@ class Sweeper(Duty):
         super().__init__(interval_s=1.0)
         self._shards = shards
         self._clock = clock
-        self._alarms: list[tuple[int, int, LaneEntry]] = []
+        # By number: an alarm that is out of date must not keep a lane in memory.
+        self._alarms: list[tuple[int, int, int, int]] = []
         self._order = 0
         self._wakes_ms = 0
         for shard in shards:
@@ -34,7 +35,8 @@ class Sweeper(Duty):
     def set_alarm(self, entry: LaneEntry, at_ms: int) -> None:
         """Look at this lane then."""
         self._order += 1
-        heappush(self._alarms, (at_ms, self._order, entry))
+        where = entry.facts.shard_id, entry.facts.lane_id
+        heappush(self._alarms, (at_ms, self._order, *where))
         if at_ms < self._wakes_ms:
             self.nudge()
 
@@ -43,9 +45,10 @@ class Sweeper(Duty):
         now_ms = self._clock.now_ms()
         swept = 0
         while self._alarms and self._alarms[0][0] <= now_ms and swept < SWEPT_A_ROUND_MAX:
-            at_ms, _, entry = heappop(self._alarms)
+            at_ms, _, shard_id, lane_id = heappop(self._alarms)
+            entry = self._shards[shard_id].entries.get(lane_id)
             # An alarm may be out of date: the lane was swept or forgotten, or has an earlier one.
-            if entry.alarm_ms == at_ms and not entry.dead:
+            if entry is not None and entry.alarm_ms == at_ms:
                 self._sweep(entry)
                 swept += 1
         return swept
