@@ -49,6 +49,16 @@ def test_failure_that_passes_is_transient(error):
     assert found.__cause__ is error
 
 
+def test_a_full_disk_is_told_as_one():
+    """The server answers well; what is missing is room, and the next step is to make some."""
+    found = classify(errors.DiskFull("could not extend file: No space left on device"))
+    assert (found.code, found.status, found.transient) == ("database_unavailable", 503, True)
+    assert "no room left" in found.message
+    assert "No space left on device" in found.message
+    assert "make room on the disk" in found.hint
+    assert classify(errors.TooManyConnections("53300")).hint == DatabaseUnavailableError.hint
+
+
 @pytest.mark.parametrize("error", PERMANENT, ids=name)
 def test_failure_of_ours_is_not_transient(error):
     """What no retry mends is an error of ours, and keeps its cause."""

@@ -26,6 +26,7 @@ LIVENESS: Mapping[str, int] = {
 # No connection, no resources, operator at work, system trouble; then a lost race between
 # transactions, and a server that became a standby.
 TRANSIENT = ("08", "53", "57", "58", "40001", "40P01", "25006")
+DISK_FULL = "53100"
 FORBIDDEN = ("42501", "28")
 UNMIGRATED = ("3F000", "42P01", "42703")  # no such schema, table, column
 CUT_OFF = (psycopg.OperationalError, psycopg.InterfaceError, OSError, TimeoutError)
@@ -96,7 +97,12 @@ def classify(exc: BaseException, database_url: str | None = None) -> SpillwayErr
     error: SpillwayError
     if isinstance(exc, SpillwayError):
         return exc
-    if state.startswith(TRANSIENT) if state else isinstance(exc, CUT_OFF):
+    if state == DISK_FULL:
+        error = DatabaseUnavailableError(
+            f"PostgreSQL{where} has no room left: {reason}",
+            hint="make room on the disk of PostgreSQL's data; then it goes on by itself",
+        )
+    elif state.startswith(TRANSIENT) if state else isinstance(exc, CUT_OFF):
         error = DatabaseUnavailableError(f"PostgreSQL{where} does not answer: {reason}")
     elif state and state.startswith(FORBIDDEN):
         error = DatabasePermissionError(f"PostgreSQL{where} refuses: {reason}")
