@@ -80,15 +80,21 @@ def waiting(address: Address, queue: str) -> int:
     return int(ready[0] if ready else body["tail"])
 
 
+def lease(address: Address, queue: str, *, count: int) -> list[dict[str, Any]]:
+    """What one lease hands out now."""
+    answer = call(address, "POST", f"/v1/queues/{queue}/lease", {"max": count})
+    return list(answer.body["messages"]) if answer.status == 200 else []
+
+
 def first_lease_at(address: Address, queue: str, deadline: float) -> float:
     """When a lease was first answered with a message; the broker may not even listen yet."""
     while time.perf_counter() < deadline:
         try:
-            answer = call(address, "POST", f"/v1/queues/{queue}/lease", {"max": 1})
+            messages = lease(address, queue, count=1)
         except BenchError:
             time.sleep(_POLL_S)
             continue
-        if answer.status == 200 and answer.body["messages"]:
+        if messages:
             return time.perf_counter()
         time.sleep(_POLL_S)
     raise BenchError(f"no message of {queue} could be leased in time")

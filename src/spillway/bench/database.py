@@ -30,6 +30,7 @@ WHERE n.nspname = 'spillway' AND c.relkind = 'r'
 """
 _BATCHES: LiteralString = "SELECT count(*) FROM spillway.message_batch"
 _CONTROL_ROWS: LiteralString = "SELECT count(*) FROM spillway.control_event"
+_CONTROL_LANES: LiteralString = "SELECT count(DISTINCT lane_id) FROM spillway.control_event"
 _SERVER: LiteralString = """
 SELECT current_setting('server_version'), current_setting('fsync'),
        current_setting('synchronous_commit')
@@ -91,6 +92,9 @@ class Database:
 
     def control_rows(self) -> int:
         return int(self._one(_CONTROL_ROWS)[0])
+
+    def lanes_with_control_rows(self) -> int:
+        return int(self._one(_CONTROL_LANES)[0])
 
     def checkpoint(self) -> None:
         self._connection.execute("CHECKPOINT")
