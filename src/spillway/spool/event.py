@@ -87,7 +87,9 @@ _addresses = msgspec.json.Decoder(Address)
 def lines(records: Iterable[Event | DamagedLine]) -> list[bytes]:
     """The records as lines of a file."""
     encode = _encoder.encode
-    heads = [encode(record)[:-1] for record in records]
+    # A payload stands as it came, and its line feeds would end the line: blanks mean the same.
+    texts = [encode(record).replace(b"\n", b" ").replace(b"\r", b" ") for record in records]
+    heads = [text[:-1] for text in texts]
     return [b'%b,"crc":%d}\n' % (head, crc32(head)) for head in heads]
 
 

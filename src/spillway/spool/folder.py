@@ -216,6 +216,13 @@ def windows(path: Path) -> Iterator[list[bytes]]:
         yield found
 
 
+def write_all(number: int, text: bytes) -> None:
+    """All of it; a write may take less than it was given."""
+    rest = memoryview(text)
+    while rest:
+        rest = rest[os.write(number, rest) :]
+
+
 def write_whole(path: Path, text: bytes) -> None:
     """A file with this content or, after a crash, the one that was there before."""
     fresh = path.with_name(f"{path.name}.new")

@@ -6,6 +6,7 @@ in it: their `seq` ascends over all files of one source.
 
 import re
 import secrets
+import threading
 import time
 
 FAILOVER, QOS0 = "failover", "qos0"
@@ -43,6 +44,8 @@ class Names:
     def __init__(self) -> None:
         self._run = secrets.randbits(_RUN_BITS)
         self._last = (0, 0)
+        self._lock = threading.Lock()
+        """The writers of both streams ask, each in its own thread."""
 
     def note(self, name: str) -> None:
         """A name that exists: the next ones sort behind it."""
@@ -53,16 +56,18 @@ class Names:
 
     def next(self, stream: str) -> str:
         """The name of a new file, still open."""
-        stamp, count = self._last
-        now = time.time_ns() // 1_000_000
-        if now > stamp:
-            stamp, count = now, 0
-        elif count < (1 << _COUNT_BITS) - 1:
-            count += 1
-        else:
-            stamp, count = stamp + 1, 0
-        self._last = stamp, count
+        with self._lock:
+            stamp, count = self._last = self._after(*self._last)
         number = stamp << 80 | _VERSION | count << 64 | _VARIANT | self._run
         text = f"{number:032x}"
         parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
         return f"{stream}_{'-'.join(parts)}{OPEN}"
+
+    @staticmethod
+    def _after(stamp: int, count: int) -> tuple[int, int]:
+        now = time.time_ns() // 1_000_000
+        if now > stamp:
+            return now, 0
+        if count < (1 << _COUNT_BITS) - 1:
+            return stamp, count + 1
+        return stamp + 1, 0

@@ -5,6 +5,7 @@ A file here has the name of the file its events came from. Plain blocking file w
 
 import os
 from collections.abc import Callable, Iterable
+from io import FileIO
 from pathlib import Path
 
 from spillway.core.errors import SpoolFileNotFoundError
@@ -23,10 +24,16 @@ class Quarantine:
         """Set events of a file aside, durably."""
         path = self._folder / file
         is_new = not path.exists()
-        with path.open("ab") as out:
-            out.write(b"".join(event.lines(records)))
-            out.flush()
-            os.fsync(out.fileno())
+        with path.open("a+b", buffering=0) as out:
+            size = out.seek(0, os.SEEK_END)
+            # A line that a crash tore, or a person wrote without its end, must not take ours in.
+            start = b"" if _ends_line(out, size) else b"\n"
+            try:
+                disk.write_all(out.fileno(), start + b"".join(event.lines(records)))
+                os.fsync(out.fileno())
+            except OSError:
+                out.truncate(size)
+                raise
         if is_new:
             disk.sync_folder(self._folder)
 
@@ -36,9 +43,8 @@ class Quarantine:
 
     def read(self, file: str) -> list[Failed]:
         """Everything in a file."""
-        path = self._path(file)
-        texts = path.read_bytes().removesuffix(b"\n").split(b"\n")
-        return [event.read_failed(text) for text in texts]
+        windows = disk.windows(self._path(file))
+        return [event.read_failed(text) for texts in windows for text in texts]
 
     def change(self, file: str, replaced: Callable[[int, Failed], Failed | None]) -> int:
         """Put another record in the place of each, or none; how many left."""
@@ -57,3 +63,7 @@ class Quarantine:
         if names.stream_of(file) is None or not path.exists():
             raise SpoolFileNotFoundError(f"there is no failed file {file!r}")
         return path
+
+
+def _ends_line(file: FileIO, size: int) -> bool:
+    return not size or os.pread(file.fileno(), 1, size - 1) == b"\n"

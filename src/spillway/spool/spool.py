@@ -327,6 +327,6 @@ def _read_hold(path: Path) -> Hold | None:
         return msgspec.json.decode(path.read_bytes(), type=Hold)
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         # It was there: what it said is lost, what it meant is not.
         return Hold("unknown", "hold.json cannot be read", "")

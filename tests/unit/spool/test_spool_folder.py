@@ -1,0 +1,312 @@
+"""The folder: ours alone, and what a crash left in it is taken in without losing a whole line."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from spillway.core.errors import SpoolFolderError
+from spillway.spool import folder as disk
+from spillway.spool.folder import BufferFile, Folder
+from spillway.spool.names import FAILOVER, QOS0, Names
+
+
+@pytest.fixture(autouse=True)
+def _the_clock_stands_still(monkeypatch):
+    """So that only what is known of other names moves the next one on."""
+    monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
+
+
+@pytest.fixture
+def leave(tmp_path):
+    """Leaves a file in the folder, as a writer that died would; returns its path."""
+    given = Names()
+
+    def leave(text: bytes, stream: str = FAILOVER, *, is_open: bool = True):
+        name = given.next(stream)
+        path = tmp_path / (name if is_open else name.removesuffix(".tmp"))
+        path.write_bytes(text)
+        return path
+
+    return leave
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder, locked."""
+    folder = Folder(tmp_path)
+    folder.lock()
+    yield folder
+    folder.release()
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def ended(path):
+    return path.with_name(path.name.removesuffix(".tmp"))
+
+
+# ---------------------------------------------------------------- the lock
+
+
+def test_a_second_broker_is_refused(tmp_path, folder):
+    """It is told whose folder it is and what to do; once the first is gone it may have it."""
+    with pytest.raises(SpoolFolderError) as caught:
+        Folder(tmp_path).lock()
+    assert "another broker" in caught.value.message
+    assert "FILE_BUFFER_DIR" in caught.value.hint
+    folder.release()
+    folder.release()
+    other = Folder(tmp_path)
+    other.lock()
+    other.release()
+
+
+def test_a_refused_lock_keeps_nothing_open(tmp_path, folder):
+    """It may be tried again and again."""
+    before = open_files()
+    for _ in range(5):
+        with pytest.raises(SpoolFolderError):
+            Folder(tmp_path).lock()
+    assert open_files() == before
+
+
+def test_the_lock_goes_with_its_process(tmp_path):
+    """A broker that was killed holds nothing back."""
+    script = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from spillway.spool.folder import Folder\n"
+        "Folder(Path(sys.argv[1])).lock()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    died = subprocess.run([sys.executable, "-c", script, tmp_path], check=False)
+    assert died.returncode == -9
+    heir = Folder(tmp_path)
+    heir.lock()
+    heir.release()
+
+
+def test_the_folder_is_made_for_us_alone(tmp_path):
+    """Payloads are nobody else's business."""
+    folder = Folder(tmp_path / "a" / "b")
+    folder.lock()
+    folder.release()
+    assert (folder.path / "failed").stat().st_mode & 0o077 == 0
+    assert (folder.path / "spool.lock").stat().st_mode & 0o077 == 0
+    assert sorted(path.name for path in folder.path.iterdir()) == ["failed", "spool.lock"]
+
+
+@pytest.mark.parametrize("below", ["file/spool", "file"])
+def test_a_folder_that_cannot_be_is_refused(tmp_path, below):
+    """A file stands in the way: not even root can write there."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(SpoolFolderError) as caught:
+        Folder(tmp_path / below).lock()
+    assert str(tmp_path) in caught.value.message
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs the /proc of Linux")
+def test_a_folder_that_cannot_be_written_is_refused():
+    """/proc refuses new files even to root."""
+    with pytest.raises(SpoolFolderError):
+        Folder(Path("/proc/self")).lock()
+
+
+def test_a_folder_without_room_for_a_name_is_refused(tmp_path, monkeypatch):
+    """The lock file may be there from earlier; a new file is what pushes will need."""
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk.Path, "write_bytes", full)
+    with pytest.raises(SpoolFolderError, match="No space left"):
+        Folder(tmp_path).lock()
+    monkeypatch.undo()
+    Folder(tmp_path).lock()
+
+
+# ---------------------------------------------------------------- what a crash left
+
+
+def recovered(folder):
+    with capture_logs() as logs:
+        found = folder.recover()
+    return found, [log["event"] for log in logs]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 100])
+def test_a_torn_tail_is_cut_off(folder, leave, make_lines, numbers_in, cut):
+    """Its lines before are whole and stay; the file is complete now."""
+    lines = make_lines(1, 2, 3)
+    path = leave(b"".join(lines)[:-cut])
+    found, told = recovered(folder)
+    assert told == ["spool_torn_tail"]
+    [file] = found.files
+    assert (file.path, file.events, file.left) == (ended(path), 2, 2)
+    assert file.path.read_bytes() == b"".join(lines[:2])
+    assert file.bytes == len(b"".join(lines[:2]))
+    assert not path.exists()
+    assert numbers_in(file.path) == [1, 2]
+
+
+def test_a_whole_file_that_was_open_is_kept_as_it_is(folder, leave, make_lines):
+    """Its writer died between two pushes."""
+    path = leave(b"".join(make_lines(1, 2)))
+    found, told = recovered(folder)
+    assert told == []
+    assert [(file.path, file.events) for file in found.files] == [(ended(path), 2)]
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"\0" * 4096, b"garbage\nmore of it\n", b'{"queue":'])
+def test_an_open_file_without_a_whole_line_goes(folder, leave, text):
+    """Nobody was told that anything in it was accepted."""
+    path = leave(text)
+    found, told = recovered(folder)
+    assert (found.files, told) == ([], ["spool_torn_file"])
+    assert not path.exists()
+    assert not ended(path).exists()
+
+
+def test_a_damaged_line_within_an_open_file_is_kept(folder, leave, make_lines):
+    """What stands behind it was accepted: only what follows the last whole line is a torn tail."""
+    lines = make_lines(1, 2, 3)
+    text = lines[0] + lines[1].replace(b"orders", b"0rders") + lines[2]
+    leave(text + b'{"torn')
+    found, _ = recovered(folder)
+    [file] = found.files
+    assert file.events == 3
+    assert file.path.read_bytes() == text
+
+
+def test_an_empty_complete_file_goes(folder, leave):
+    """There is nothing to replay in it."""
+    path = leave(b"", is_open=False)
+    found, told = recovered(folder)
+    assert (found.files, told, path.exists()) == ([], ["spool_empty_file"], False)
+
+
+def test_a_cut_complete_file_is_not_touched(folder, leave, make_lines):
+    """It was whole once: what is left of its last line is an event that somebody has to see."""
+    text = b"".join(make_lines(1, 2, 3))[:-9]
+    path = leave(text, is_open=False)
+    found, _ = recovered(folder)
+    assert [(file.path, file.events, file.bytes) for file in found.files] == [(path, 3, len(text))]
+    assert path.read_bytes() == text
+    assert [len(texts) for texts in disk.windows(path)] == [3]
+
+
+def test_files_are_found_in_the_order_in_which_they_were_begun(folder, leave, make_lines):
+    """Of both streams, open or not."""
+    text = b"".join(make_lines(1))
+    left = [
+        leave(text, FAILOVER, is_open=False),
+        leave(text, QOS0),
+        leave(text, FAILOVER),
+        leave(text, QOS0, is_open=False),
+    ]
+    found, _ = recovered(folder)
+    assert [file.path for file in found.files] == [ended(path) for path in left]
+    assert disk.age(folder.names.next(QOS0)) > disk.age(left[-1].name)
+
+
+def test_foreign_files_are_told_and_left_alone(tmp_path, folder, leave, make_lines):
+    """Whatever somebody else put there."""
+    leave(b"".join(make_lines(1)))
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "failover_old.buf").write_bytes(b"")
+    (tmp_path / "backup").mkdir()
+    (tmp_path / "hold.json").write_bytes(b"{}")
+    found, told = recovered(folder)
+    assert found.foreign == ["backup", "failover_old.buf", "notes.txt"]
+    assert (len(found.files), told) == (1, ["spool_foreign_files"])
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "backup").is_dir()
+
+
+def test_failed_lines_are_counted(tmp_path, folder, make_lines):
+    """And their names are never given again."""
+    given = Names()
+    name = [given.next(FAILOVER) for _ in range(3)][-1].removesuffix(".tmp")
+    (tmp_path / "failed" / name).write_bytes(b"".join(make_lines(1, 2)) + b"torn")
+    (tmp_path / "failed" / "notes.txt").write_bytes(b"a\nb\n")
+    found, _ = recovered(folder)
+    assert (found.failed, found.foreign) == (3, [])
+    assert disk.age(folder.names.next(FAILOVER)) > disk.age(name)
+
+
+def test_a_recovery_may_be_repeated(folder, leave, make_lines):
+    """A crash in the middle of it changes nothing."""
+    lines = make_lines(1, 2, 3)
+    leave(lines[0] + lines[1] + b"torn")
+    leave(lines[2])
+    first, _ = recovered(folder)
+    again, told = recovered(folder)
+    assert told == []
+    assert [(f.path, f.events, f.bytes) for f in again.files] == [
+        (f.path, f.events, f.bytes) for f in first.files
+    ]
+
+
+# ---------------------------------------------------------------- files at a glance
+
+
+def test_the_age_of_a_file_is_that_of_its_first_event(leave, make_lines):
+    """If that cannot be read, it is that of the file."""
+    path = leave(b"".join(make_lines(1, 2)))
+    assert disk.oldest_ms(path) == 1_767_225_600_000
+    path.write_bytes(b"garbage\n")
+    os.utime(path, (5, 5))
+    assert disk.oldest_ms(path) == 5_000
+
+
+@pytest.mark.parametrize("size", [1, 7, 300, 1024 * 1024])
+def test_windows_cut_at_line_ends(tmp_path, make_lines, size):
+    """Whatever their size: every line once, whole, in order."""
+    lines = make_lines(*range(20))
+    path = tmp_path / "any.buf"
+    path.write_bytes(b"".join(lines) + b"torn")
+    texts, offset = [], 0
+    while True:
+        some, offset = disk.read_window(path, offset, size)
+        if not some:
+            break
+        texts += some
+    assert texts == [line[:-1] for line in lines] + [b"torn"]
+    assert disk.count_lines(path) == len(texts)
+
+
+def test_blank_lines_count_as_they_are_read(tmp_path):
+    """A place in a file is the same for whoever counts and for whoever reads."""
+    path = tmp_path / "any.buf"
+    for text in (b"", b"\n", b"a", b"a\n", b"a\n\n", b"\n\na", b"a\r\nb\x0b\x85c\n"):
+        path.write_bytes(text)
+        assert disk.count_lines(path) == sum(map(len, disk.windows(path))), text
+
+
+def test_an_event_is_finished_once(tmp_path):
+    """Twice does not count twice."""
+    file = BufferFile(tmp_path / "any.buf", 3, 10, 0)
+    assert not file.is_done(1)
+    assert (file.finish(1), file.finish(1), file.left) == (True, False, 2)
+    assert [file.is_done(index) for index in range(3)] == [False, True, False]
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    """The old one stays until the new one is durable."""
+    path = tmp_path / "hold.json"
+    disk.write_whole(path, b"old")
+
+    def fails(_):
+        assert path.read_bytes() == b"old"
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        disk.write_whole(path, b"new")
+    assert path.read_bytes() == b"old"
