@@ -1,13 +1,20 @@
 """The only reader of the environment: every setting, its default, its limits, its meaning."""
 
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from spillway.core.errors import SettingsError
 
 MIB = 1024 * 1024
+
+
+def _buffer(default: object, name: str, **limits: Any) -> Any:  # noqa: ANN401 (as pydantic's Field)
+    """A setting of the spool: it is known by its bare name too."""
+    names = AliasChoices(f"SPILLWAY_FILE_BUFFER_{name}", f"FILE_BUFFER_{name}")
+    return Field(default, validation_alias=names, **limits)
 
 
 class Settings(BaseSettings):
@@ -19,6 +26,7 @@ class Settings(BaseSettings):
         frozen=True,
         allow_inf_nan=False,
         hide_input_in_errors=True,
+        populate_by_name=True,
     )
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
@@ -34,7 +42,7 @@ class Settings(BaseSettings):
         10.0, gt=0, le=300, description="How long a shard stays with a broker that falls silent."
     )
     commit_timeout_s: float = Field(
-        10.0, gt=0, le=300, description="A commit that takes longer is taken as failed."
+        2.0, gt=0, le=300, description="A commit that takes longer is taken as failed."
     )
     auto_create_queues: bool = Field(
         default=True, description="Whether a push to an unknown queue makes it."
@@ -80,6 +88,41 @@ class Settings(BaseSettings):
     )
     drain_timeout_s: float = Field(
         10.0, gt=0, le=300, description="How long a stop waits for requests under way."
+    )
+    file_buffer_dir: Path | None = _buffer(
+        None, "DIR", description="Folder of the spool; without it `spool` in the data folder."
+    )
+    file_buffer_flush_ms: int = _buffer(
+        100, "FLUSH_MS", ge=1, le=60_000, description="How soon pushes of qos 0 are written."
+    )
+    file_buffer_max_batch: int = _buffer(
+        1000,
+        "MAX_BATCH",
+        ge=1,
+        le=10_000,
+        description="Events replayed together; so many of qos 0 are written at once.",
+    )
+    file_buffer_events_per_file: int = _buffer(
+        10_000, "EVENTS_PER_FILE", ge=1, le=1_000_000, description="Most events in a file."
+    )
+    file_buffer_retry_interval: float = _buffer(
+        5.0,
+        "RETRY_INTERVAL",
+        gt=0,
+        le=3600,
+        description="Seconds between attempts with failed events and lanes that are held.",
+    )
+    file_buffer_startup_recovery_timeout: float = _buffer(
+        3600.0,
+        "STARTUP_RECOVERY_TIMEOUT",
+        gt=0,
+        description="Seconds after which files that were found at the start raise an alarm.",
+    )
+    file_buffer_bytes_max: int = _buffer(
+        10 * 1024 * MIB, "BYTES_MAX", ge=MIB, description="Most bytes in the spool, then 507."
+    )
+    file_buffer_age_max_s: float = _buffer(
+        7 * 86_400.0, "AGE_MAX_S", gt=0, description="Oldest event in the spool, then 507."
     )
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="Log level.")
 

@@ -9,6 +9,8 @@ import structlog
 def set_up_logs(level: str) -> None:
     """Log to stderr, so that stdout stays for data."""
     pretty = sys.stderr.isatty()
+    # Its pool tells of every attempt in vain; that PostgreSQL is away is an event of ours.
+    logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
     )

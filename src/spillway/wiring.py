@@ -9,18 +9,35 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from spillway.broker.intake import ItemLimits
+from spillway.broker.keeper import Keeper
 from spillway.broker.service import Broker, BrokerConfig
 from spillway.broker.shard import ShardConfig
 from spillway.log.database import Database
 from spillway.log.embedded import EmbeddedPostgres
 from spillway.log.migrations import migrate
 from spillway.settings import Settings, load
+from spillway.spool.spool import SpoolConfig
+
+
+def spool_folder(settings: Settings) -> Path:
+    """Where pushes wait while PostgreSQL is away."""
+    return settings.file_buffer_dir or settings.data / "spool"
 
 
 def broker_config(settings: Settings, broker_id: str, address: str) -> BrokerConfig:
     """What a broker is told, from the settings."""
     return BrokerConfig(
         broker_id=broker_id,
+        spool=SpoolConfig(
+            folder=spool_folder(settings),
+            flush_ms=settings.file_buffer_flush_ms,
+            max_batch=settings.file_buffer_max_batch,
+            events_per_file=settings.file_buffer_events_per_file,
+            retry_interval_s=settings.file_buffer_retry_interval,
+            startup_recovery_timeout_s=settings.file_buffer_startup_recovery_timeout,
+            bytes_max=settings.file_buffer_bytes_max,
+            age_max_s=settings.file_buffer_age_max_s,
+        ),
         address=address,
         shard=ShardConfig(
             commit_timeout_s=settings.commit_timeout_s,
@@ -50,17 +67,26 @@ def new_broker_id() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
-async def make_broker(
-    database_url: str, settings: Settings | None = None, *, address: str = ""
+def make_broker(
+    database_url: str,
+    settings: Settings | None = None,
+    *,
+    address: str = "",
+    embedded: EmbeddedPostgres | None = None,
 ) -> Broker:
-    """A broker on a migrated database; not started yet."""
+    """A broker on a database that it migrates as soon as it can; not started yet."""
     settings = settings or load()
-    await migrate(database_url)
     database = Database(database_url)
-    await database.open()
-    await database.rows("shards_make", num_shards=settings.num_shards)
-    num_shards = len(await database.rows("shards"))
-    return Broker(database, broker_config(settings, new_broker_id(), address), num_shards)
+
+    async def prepare() -> int:
+        await migrate(database_url)
+        await database.open()
+        await database.rows("shards_make", num_shards=settings.num_shards)
+        return len(await database.rows("shards"))
+
+    config = broker_config(settings, new_broker_id(), address)
+    keepers = [] if embedded is None else [Keeper(embedded)]
+    return Broker(database, config, prepare, more_duties=keepers)
 
 
 @asynccontextmanager
@@ -68,7 +94,7 @@ async def running_broker(
     database_url: str, settings: Settings | None = None, *, address: str = ""
 ) -> AsyncIterator[Broker]:
     """A broker that runs inside the block and stops in order behind it."""
-    broker = await make_broker(database_url, settings, address=address)
+    broker = make_broker(database_url, settings, address=address)
     try:
         await broker.start()
         yield broker
@@ -78,15 +104,23 @@ async def running_broker(
 
 
 @asynccontextmanager
-async def database(settings: Settings) -> AsyncIterator[str]:
-    """The URL of the database to use: the given one, or that of an embedded PostgreSQL."""
+async def embedded_postgres(settings: Settings) -> AsyncIterator[EmbeddedPostgres | None]:
+    """The embedded PostgreSQL of the data folder, running; none where a URL is given."""
     if settings.database_url is not None:
-        yield settings.database_url.get_secret_value()
+        yield None
         return
     embedded = EmbeddedPostgres(Path(settings.data))
-    url = await asyncio.to_thread(embedded.start)
+    await asyncio.to_thread(embedded.start)
     try:
-        (Path(settings.data) / "database-url").write_text(url)
-        yield url
+        (Path(settings.data) / "database-url").write_text(embedded.url)
+        yield embedded
     finally:
         await asyncio.to_thread(embedded.stop)
+
+
+def database_url(settings: Settings, embedded: EmbeddedPostgres | None) -> str:
+    """The URL of the database to use: that of the embedded PostgreSQL, or the given one."""
+    if embedded is not None:
+        return embedded.url
+    assert settings.database_url is not None
+    return settings.database_url.get_secret_value()

@@ -1,6 +1,8 @@
 """A log written by hand, the way a shard writes it, and a desk before a broker that runs."""
 
+import itertools
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -8,7 +10,7 @@ import msgspec
 import psycopg
 import pytest
 
-from spillway import wire
+from spillway import wire, wiring
 from spillway.broker.service import Broker
 from spillway.core import commands as cmd
 from spillway.core import events as ev
@@ -138,6 +140,17 @@ def written_log(database_url: str) -> Iterator[WrittenLog]:
 
 
 # ---------------------------------------------------------------- a broker
+
+
+@pytest.fixture(autouse=True)
+def spool_folders(tmp_path, monkeypatch) -> None:
+    """Each broker of a test has a spool of its own, unless it says which."""
+    count = itertools.count()
+
+    def folder(settings: Settings) -> Path:
+        return settings.file_buffer_dir or tmp_path / f"spool-{next(count)}"
+
+    monkeypatch.setattr(wiring, "spool_folder", folder)
 
 
 class Desk:

@@ -260,7 +260,7 @@ async def test_a_prune_behind_a_stale_fence_removes_nothing(desk, monkeypatch):
 async def test_of_two_brokers_that_start_together_one_has_every_shard(database_url):
     """Nobody hands a request over, so a broker with half of the shards would refuse the rest."""
     settings = Settings(num_shards=8)
-    one, two = [await make_broker(database_url, settings) for _ in range(2)]
+    one, two = [make_broker(database_url, settings) for _ in range(2)]
     try:
         await asyncio.gather(one.start(), two.start())
         assert sorted(sum(s.owned for s in broker.shards) for broker in (one, two)) == [0, 8]

@@ -129,6 +129,7 @@ async def test_rows_of_a_commit_arrive_as_they_were_meant(writer):
         "new_batch": writer._rows("new_batch", batches),
         "new_control": writer._rows("new_control", [writing._control(control())]),
         "new_dead": writer._rows("new_dead", deads),
+        "new_replayed": writer._rows("new_replayed", [writing._replayed((7, "failover_x"), 5)]),
     }
     for name, value in encoded.items():
         query = f"SELECT $1::spillway.{name}[]".encode()

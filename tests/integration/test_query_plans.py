@@ -164,7 +164,7 @@ def test_a_commit_reads_by_index_alone(conn, mode):
     """The bodies of dead letters and the letters to delete are found, not searched for."""
     types = (
         "integer, bigint, bigint, spillway.new_batch[], spillway.new_control[],"
-        " spillway.new_dead[], bigint[]"
+        " spillway.new_dead[], bigint[], spillway.new_replayed[]"
     )
     values = [
         "0",
@@ -174,6 +174,7 @@ def test_a_commit_reads_by_index_alone(conn, mode):
         "'{}'",
         "ARRAY[ROW(1, 7, 'g1', 9, 2, 'nack', NULL, NULL, NULL, now())]::spillway.new_dead[]",
         "'{5}'",
+        "ARRAY[ROW(1, 'failover_x', 9)]::spillway.new_replayed[]",
     ]
     found = planned(conn, f"({types}) AS {QUERIES['commit'].sql}", values, mode)
     assert scanned(found) == []

@@ -25,7 +25,7 @@ def item(payload: bytes = b"{}", *, raw: bool = False, **more) -> PushItem:
 def push(lone, entry, *items: PushItem) -> list[PushResult]:
     """Append as the intake does: one request for one lane."""
     results: list[PushResult | None] = [None] * len(items)
-    arrivals = Arrivals(entry.facts)
+    arrivals = Arrivals.at(entry.facts)
     for index, each in enumerate(items):
         given_id = each.transaction_id
         arrivals.add(index, each, bytes(each.payload), given_id or f"auto-{index}")

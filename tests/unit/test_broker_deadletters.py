@@ -26,7 +26,7 @@ def purge(lone, entry) -> int:
 
 def push(lone, entry, count: int) -> None:
     item = PushItem(queue="orders", payload=msgspec.Raw(b"{}"))
-    arrivals = Arrivals(entry.facts)
+    arrivals = Arrivals.at(entry.facts)
     for index in range(count):
         arrivals.add(index, item, b"{}", f"tx-{index}")
     store(lone.shard, entry, arrivals, lone.clock.now_ms())

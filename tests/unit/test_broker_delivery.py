@@ -9,6 +9,7 @@ import pytest
 from spillway.broker import delivery
 from spillway.broker.append import Arrivals, append
 from spillway.broker.bodies import Bodies
+from spillway.broker.breaker import Breaker
 from spillway.broker.delivery import Delivery, rfc3339
 from spillway.broker.dispatch import Dispatch
 from spillway.core.errors import NotOwnerError
@@ -30,7 +31,7 @@ class Scene:
         facts = SimpleNamespace(
             queue=self._queue, ensure_group=self._group, lanes=self._lanes, cached_lane=None
         )
-        self.delivery = Delivery(facts, [self.shard], self.dispatch, Bodies(None))
+        self.delivery = Delivery(facts, [self.shard], self.dispatch, Bodies(None), Breaker())
         self.looks = 0
 
     def landed(self) -> asyncio.Future[None]:
@@ -50,7 +51,7 @@ class Scene:
 
     def push(self, lane_id: int, *payloads: int) -> None:
         entry = self.entries[lane_id - 1]
-        arrivals = Arrivals(entry.facts)
+        arrivals = Arrivals.at(entry.facts)
         for i, payload in enumerate(payloads):
             raw = msgspec.json.encode(payload)
             arrivals.add(i, PushItem(queue="orders", payload=msgspec.Raw(raw)), raw, f"t{payload}")

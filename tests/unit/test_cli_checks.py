@@ -23,6 +23,10 @@ QUEUE = {
 HEALTH = {
     "status": "ok", "database": "connected", "version": "1", "uptime_s": 5.0, "shards_owned": 4,
     "shards_total": 4,
+    "ready": True,
+    "spool": {
+        "pending": 0, "bytes": 0, "oldest_s": 0.0, "failed": 0, "held": False, "breaker": "closed"
+    },
 }  # fmt: skip
 SHARD = {
     "shard": 0, "epoch": 1, "owner": "a", "owned_here": True, "lease_until": None, "commit_seq": 1,

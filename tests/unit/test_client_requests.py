@@ -200,7 +200,9 @@ def test_replies_may_gain_fields():
     """A field of a newer broker is ignored."""
     health = {
         "status": "ok", "database": "connected", "version": "9", "uptime_s": 1.0,
-        "shards_owned": 1, "shards_total": 1, "mood": "fine",
+        "shards_owned": 1, "shards_total": 1, "mood": "fine", "ready": True,
+        "spool": {"pending": 0, "bytes": 0, "oldest_s": 0.0, "failed": 0, "held": False,
+                  "breaker": "closed"},
     }  # fmt: skip
     assert parse(operations.health(), reply(health)).version == "9"
 

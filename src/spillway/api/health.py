@@ -23,7 +23,7 @@ async def live(call: Call) -> Response:
 
 async def ready(call: Call) -> Response:
     state = call.broker.health()
-    if state.status == "ok":
+    if state.ready:
         return call.reply(state)
     return call.reply(state, 503, RETRY_AFTER)
 

@@ -13,9 +13,15 @@ from spillway.broker.draft import Draft
 from spillway.broker.facts import LaneFacts
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
-from spillway.core.errors import QueueFullError, SpillwayError, TransactionConflictError
+from spillway.core.errors import (
+    QueueFullError,
+    SpillwayError,
+    TransactionConflictError,
+    invariant,
+)
 from spillway.core.lane import DedupeWindow
 from spillway.core.message import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, BYTES, JSON, RecordBatch
+from spillway.spool.event import Address
 from spillway.wire import ErrorDetail, PushItem, PushResult
 
 T = TypeVar("T")
@@ -41,7 +47,9 @@ def failed(index: int, item: PushItem, error: SpillwayError) -> PushResult:
 class Arrivals:
     """Checked items on their way into one lane, column by column."""
 
-    lane: LaneFacts
+    lane: LaneFacts | None
+    """None: the queue cannot be looked up now; whose order they belong to is still known."""
+    address: Address
     indexes: list[int] = field(default_factory=list)
     items: list[PushItem] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
@@ -51,6 +59,23 @@ class Arrivals:
     has_given_ids: bool = False
     echoes: list[tuple[int, PushItem, int]] = field(default_factory=list)
     """Repeats of an item of the same request, with the version that it is meant to get."""
+    source: str | None = None
+    """Who numbered them, if they come out of the spool; `seqs` are the numbers."""
+    seqs: list[int] = field(default_factory=list)
+    accepted_ms: int | None = None
+    """When they were accepted, if that is not now: repeats are looked for as of then."""
+
+    @classmethod
+    def at(cls, lane: LaneFacts) -> "Arrivals":
+        """None yet, for a lane."""
+        return cls(lane, Address(lane.queue.org, lane.queue.name, lane.partition))
+
+    @property
+    def home(self) -> LaneFacts:
+        """The lane, where it is known."""
+        invariant(self.lane is not None, "arrivals without a lane can only be buffered")
+        assert self.lane is not None
+        return self.lane
 
     def add(self, index: int, item: PushItem, payload: bytes, transaction_id: str) -> None:
         """One more."""
@@ -64,10 +89,19 @@ class Arrivals:
         for index, item in zip(self.indexes, self.items, strict=True):
             results[index] = failed(index, item, error)
 
+    def buffered(self, results: list[PushResult | None]) -> None:
+        """All of them are in files."""
+        partition = self.address.partition
+        for index, transaction_id in zip(self.indexes, self.ids, strict=True):
+            results[index] = PushResult(
+                index=index, status="buffered", partition=partition, transaction_id=transaction_id
+            )
+
     def only(self, kept: list[int]) -> "Arrivals":
         """Those at these places."""
         return Arrivals(
             self.lane,
+            self.address,
             [self.indexes[i] for i in kept],
             [self.items[i] for i in kept],
             [self.payloads[i] for i in kept],
@@ -75,6 +109,9 @@ class Arrivals:
             self.is_plain,
             self.has_given_ids,
             self.echoes,
+            self.source,
+            [self.seqs[i] for i in kept] if self.source else [],
+            self.accepted_ms,
         )
 
 
@@ -86,17 +123,18 @@ def append(
     now_ms: int,
 ) -> None:
     """Dedupe, refuse what the queue has no room for, store the rest."""
+    seen_ms = arrivals.accepted_ms or now_ms
     draft = shard.draft_for(entry)
     queue_id = entry.facts.queue.queue_id
     prints: list[int] = []
     if arrivals.has_given_ids:
-        arrivals, prints = _dedupe(draft, entry, arrivals, results, now_ms)
+        arrivals, prints = _dedupe(draft, entry, arrivals, results, seen_ms)
     if entry.facts.queue.options.max_depth:
         arrivals = _fit(draft, entry, arrivals, results)
     if not arrivals.ids:
         return
     first = store(shard, entry, arrivals, now_ms)
-    _remember(entry, arrivals, prints, first, now_ms)
+    _remember(entry, arrivals, prints, first, seen_ms)
     partition = entry.facts.partition
     for index, transaction_id in zip(arrivals.indexes, arrivals.ids, strict=True):
         results[index] = PushResult(
@@ -219,6 +257,9 @@ def store(shard: Shard, entry: LaneEntry, arrivals: Arrivals, now_ms: int) -> in
         shard.set_alarm(entry)
     draft.messages += count
     draft.payload_bytes += sum(map(len, arrivals.payloads))
+    if arrivals.source is not None:
+        # In the same commit: after a crash the replay goes on behind them.
+        draft.commit.replayed[entry.facts.lane_id, arrivals.source] = arrivals.seqs[-1]
     entry.used_ms = now_ms
     shard.on_ready(entry)
     return first

@@ -213,7 +213,8 @@ def _of(letters: list[Letter], verdict: cmd.Verdict) -> list[Letter]:
 
 def arrivals_of(entry: LaneEntry, letters: list[Letter]) -> Arrivals:
     """Dead letters as messages that arrive. Each gets a new transaction id."""
-    arrivals = Arrivals(entry.facts, is_plain=False)
+    arrivals = Arrivals.at(entry.facts)
+    arrivals.is_plain = False
     for index, letter in enumerate(letters):
         payload: Any = letter.payload if letter.content_type == BYTES else Raw(letter.payload)
         item = PushItem(

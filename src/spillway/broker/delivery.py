@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from spillway.broker.bodies import Bodies, MissingBodyError, Slice
+from spillway.broker.breaker import Breaker
 from spillway.broker.dispatch import Dispatch, Line
 from spillway.broker.facts import Facts, LaneFacts, QueueFacts
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.receipts import prefix, sort
 from spillway.broker.shard import Shard
 from spillway.core import commands as cmd
-from spillway.core.errors import NotOwnerError
+from spillway.core.errors import DatabaseUnavailableError, NotOwnerError
 from spillway.core.message import BYTES
 from spillway.wire import (
     Consumer,
@@ -27,6 +28,7 @@ from spillway.wire import (
 
 ERROR_CHARS_MAX = 2_000
 _HELD_BACK = ("ack_hole_cap", "lane_busy", "blocked", "retry_pending")
+AWAY = DatabaseUnavailableError.code
 LANES_GRANTED_MAX = 64
 """How many lanes one lease may gather from; the wheel goes on from there."""
 LANES_ASKED_MAX = 512
@@ -68,21 +70,42 @@ class Delivery:
     """Hands messages out and takes their settlement."""
 
     def __init__(
-        self, facts: Facts, shards: list[Shard], dispatch: Dispatch, bodies: Bodies
+        self,
+        facts: Facts,
+        shards: list[Shard],
+        dispatch: Dispatch,
+        bodies: Bodies,
+        breaker: Breaker,
     ) -> None:
         self._facts = facts
         self._shards = shards
         self._dispatch = dispatch
         self._bodies = bodies
+        self._breaker = breaker
 
     # ------------------------------------------------------------ lease
 
     async def lease(self, org: str, queue_name: str, request: LeaseRequest) -> LeaseReply:
-        """Hand out what is due, waiting up to `wait_ms` for the first of it."""
+        """Hand out what is due, waiting up to `wait_ms` for the first of it.
+
+        While PostgreSQL is away nobody can lease: the answer is empty, at once, and says so.
+        """
+        if self._breaker.is_open:
+            return LeaseReply(messages=[], reason=AWAY)
+        try:
+            return await self._lease(org, queue_name, request)
+        except DatabaseUnavailableError as error:
+            self._breaker.trip(error)
+        except NotOwnerError:
+            if not self._breaker.is_open:
+                raise
+        return LeaseReply(messages=[], reason=AWAY)
+
+    async def _lease(self, org: str, queue_name: str, request: LeaseRequest) -> LeaseReply:
         deadline = time.monotonic() + request.wait_ms / 1000
         while True:
-            queue = await self._facts.queue(org, queue_name)
-            await self._facts.ensure_group(queue, request.group)
+            queue = await self._breaker.patient(self._facts.queue(org, queue_name))
+            await self._breaker.patient(self._facts.ensure_group(queue, request.group))
             line = self._dispatch.line(queue, request.group)
             wakes = line.wakes
             reason = _paused(queue, request.group)
@@ -92,6 +115,8 @@ class Delivery:
             if granted:
                 return LeaseReply(messages=await self._deliver(granted))
             left_s = deadline - time.monotonic()
+            if self._breaker.is_open:
+                return LeaseReply(messages=[], reason=AWAY)
             if left_s <= 0 or self._dispatch.stopped:
                 return LeaseReply(messages=[], reason=reason)
             if reason == "scanning" or line.wakes != wakes:
@@ -198,7 +223,7 @@ class Delivery:
 
     async def _messages(self, granted: list[Granted]) -> list[Message]:
         for lease in granted:
-            await lease.ticket
+            await self._breaker.patient(lease.ticket)
         messages: list[Message] = []
         for lease in granted:
             slices = lease.slices

@@ -20,6 +20,7 @@ class Duty(ABC):
         self.runs = 0
         self.failures = 0
         self._nudged = asyncio.Event()
+        self._failure = ""
 
     @abstractmethod
     async def run_once(self) -> object:
@@ -35,9 +36,12 @@ class Duty(ABC):
             try:
                 await self.run_once()
                 self.runs += 1
-            except (SpillwayError, OSError) as exc:
+                self._failure = ""
+            except (SpillwayError, OSError, TimeoutError) as exc:
                 self.failures += 1
-                log.warning("duty_failed", duty=self.name, error=str(exc))
+                if str(exc) != self._failure:  # an outage is told once, not ten times a second
+                    log.warning("duty_failed", duty=self.name, error=str(exc))
+                self._failure = str(exc)
             await self._pause()
 
     async def _pause(self) -> None:

@@ -1,6 +1,6 @@
 """The rows of fact that the broker works with, and the cache of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -20,6 +20,7 @@ from spillway.log.queries import QUERIES
 from spillway.wire import QueueOptions
 
 GROUP_DEFAULT = "default"
+PARTITION_BYTES_MAX = 256
 
 
 @dataclass(slots=True)
@@ -84,9 +85,9 @@ class LaneFacts:
 class Facts:
     """Queues, lanes and groups by name and number. The rows are the truth, this is a cache."""
 
-    def __init__(self, database: Database, num_shards: int, queues_per_org_max: int) -> None:
+    def __init__(self, database: Database, shards: Sized, queues_per_org_max: int) -> None:
         self._database = database
-        self._num_shards = num_shards
+        self._shards = shards
         self._queues_per_org_max = queues_per_org_max
         self._queues: dict[tuple[str, str], QueueFacts] = {}
         self._by_id: dict[int, QueueFacts] = {}
@@ -256,11 +257,8 @@ class Facts:
         known = queue.lanes.get(partition)
         if known is not None:
             return known
-        if not partition or "\0" in partition or len(partition.encode()) > 256:
-            raise InvalidNameError(
-                f"partition {partition[:40]!r}… is empty, has a NUL, or is over 256 bytes"
-            )
-        shard_id = shard_of(queue.queue_id, partition, self._num_shards)
+        check_partition(partition)
+        shard_id = shard_of(queue.queue_id, partition, len(self._shards))
         address = {
             "queue_id": queue.queue_id,
             "partition": partition,
@@ -309,3 +307,12 @@ class Facts:
             return None
         queue_row = await self._database.row("queue_by_id", queue_id=row[1])
         return None if queue_row is None else self._admit_lane(await self._admit(queue_row), row)
+
+
+def check_partition(partition: str) -> None:
+    """Refuse what cannot be the name of a partition."""
+    if not partition or "\0" in partition or len(partition.encode()) > PARTITION_BYTES_MAX:
+        raise InvalidNameError(
+            f"partition {partition[:40]!r}… is empty, has a NUL, or is over "
+            f"{PARTITION_BYTES_MAX} bytes"
+        )

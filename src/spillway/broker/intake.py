@@ -5,17 +5,24 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec import Raw
+
 from spillway.broker.append import Arrivals, append, failed
-from spillway.broker.facts import Facts, LaneFacts, QueueFacts
+from spillway.broker.breaker import PATIENCE_S, Breaker
+from spillway.broker.buffering import Buffering
+from spillway.broker.facts import Facts, LaneFacts, QueueFacts, check_partition
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
 from spillway.core.errors import (
+    DatabaseUnavailableError,
     InvalidItemError,
     InvalidNameError,
+    NotOwnerError,
     QueueNotFoundError,
     SpillwayError,
 )
 from spillway.core.routing import DEFAULT_PARTITION, partition_of
+from spillway.spool.event import Address
 from spillway.wire import PushItem, PushResult, QueueOptions
 
 NAME_CHARS_MAX = 128
@@ -40,6 +47,9 @@ class ItemLimits:
     transaction_id_bytes_max: int = 256
 
 
+Tickets = list[tuple[asyncio.Future[None], Arrivals]]
+
+
 class Intake:
     """What a push goes through."""
 
@@ -48,6 +58,8 @@ class Intake:
         facts: Facts,
         shards: list[Shard],
         limits: ItemLimits,
+        buffering: Buffering,
+        breaker: Breaker,
         *,
         auto_create: bool,
         now_ms: Callable[[], int],
@@ -55,38 +67,103 @@ class Intake:
         self._facts = facts
         self._shards = shards
         self._limits = limits
+        self._buffering = buffering
+        self._breaker = breaker
         self._auto_create = auto_create
         self._now_ms = now_ms
 
-    async def push(self, org: str, items: list[PushItem]) -> list[PushResult]:
-        """Store what can be stored; one result an item, in order."""
+    async def push(self, org: str, items: list[PushItem], *, qos: int = 1) -> list[PushResult]:
+        """Store what can be stored, else buffer it; one result an item, in order."""
         results: list[PushResult | None] = [None] * len(items)
-        tickets: list[tuple[asyncio.Future[None], Arrivals]] = []
-        for arrivals in await self._sort(org, items, results):
-            shard = self._shards[arrivals.lane.shard_id]
-            try:
-                entry = shard.entries.get(arrivals.lane.lane_id)
-                if entry is None or (arrivals.has_given_ids and entry.lane.dedupe is None):
-                    entry = await self._ready(shard, arrivals.lane)
-                append(shard, entry, arrivals, results, self._now_ms())
-                tickets.append((shard.ticket(), arrivals))
-            except SpillwayError as error:
-                arrivals.fail(results, error)
-        await _wait(tickets, results)
+        deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
+        arrivals = await self._sort(org, items, results, deadline_s)
+        if qos == 0:
+            await self._buffering.accept(arrivals, results)
+        else:
+            free, late = await self._buffering.divide(arrivals)
+            tickets = await self._append(free, late, results, deadline_s)
+            await self._buffering.buffer(late, results)
+            if tickets:
+                await self._wait(tickets, results, deadline_s)
         return [result for result in results if result is not None]
 
+    async def _append(
+        self,
+        free: list[Arrivals],
+        late: list[Arrivals],
+        results: list[PushResult | None],
+        deadline_s: float,
+    ) -> Tickets:
+        """Decide their place in the log; what finds PostgreSQL away is late."""
+        tickets: Tickets = []
+        for arrivals in free:
+            try:
+                tickets.append((await self._append_one(arrivals, results, deadline_s), arrivals))
+            except SpillwayError as error:
+                if self._is_away(error):
+                    late.append(arrivals)
+                else:
+                    arrivals.fail(results, error)
+        return tickets
+
+    async def _append_one(
+        self, arrivals: Arrivals, results: list[PushResult | None], deadline_s: float
+    ) -> asyncio.Future[None]:
+        lane = arrivals.home
+        shard = self._shards[lane.shard_id]
+        entry = shard.entries.get(lane.lane_id)
+        if entry is None or (arrivals.has_given_ids and entry.lane.dedupe is None):
+            entry = await self._breaker.within(deadline_s, self.ready(shard, lane, self._now_ms()))
+        append(shard, entry, arrivals, results, self._now_ms())
+        return shard.ticket()
+
+    def _is_away(self, error: SpillwayError) -> bool:
+        """Whether it failed because PostgreSQL is away, so that the spool takes it."""
+        if isinstance(error, DatabaseUnavailableError):
+            self._breaker.trip(error)
+            return True
+        # What was lost with the database is not lost to another broker.
+        return self._breaker.is_open and isinstance(error, NotOwnerError)
+
+    async def _wait(
+        self, tickets: Tickets, results: list[PushResult | None], deadline_s: float
+    ) -> None:
+        """Wait for every commit. Where its outcome is not known in time, the spool takes it too:
+        the replay looks in the log first.
+        """
+        failures: list[SpillwayError] = []
+        doubtful: list[Arrivals] = []
+        for ticket, arrivals in tickets:
+            try:
+                await self._breaker.within(deadline_s, ticket)
+            except SpillwayError as error:
+                if self._is_away(error):
+                    doubtful.append(arrivals)
+                else:
+                    failures.append(error)
+                    arrivals.fail(results, error)
+        await self._buffering.buffer(doubtful, results, doubt=True)
+        if failures and len(failures) == len(tickets):
+            raise failures[0]
+
     async def _sort(
-        self, org: str, items: list[PushItem], results: list[PushResult | None]
+        self,
+        org: str,
+        items: list[PushItem],
+        results: list[PushResult | None],
+        deadline_s: float,
     ) -> list[Arrivals]:
         """Checked items by lane, in order; bad ones get their result here."""
-        by_lane: dict[int, Arrivals] = {}
+        by_lane: dict[Address, Arrivals] = {}
         # Most requests are for one queue without partitions: found once, not once an item.
         of_queue: dict[str, Arrivals] = {}
         prefix = ""
-        limits = self._limits
         for index, item in enumerate(items):
             try:
                 payload = bytes(item.payload)
+                if b"\n" in payload and type(item.payload) is Raw:
+                    # As the spool will have it: a repeat in a file is known by its fingerprint.
+                    payload = payload.replace(b"\n", b" ").replace(b"\r", b" ")
                 given_id = item.transaction_id
                 if given_id is None:
                     # One draw a request: ids that begin alike compress well.
@@ -94,17 +171,12 @@ class Intake:
                     transaction_id = f"{prefix}-{index}"
                 else:
                     transaction_id = given_id
-                is_plain = _is_plain(item)
-                if len(payload) > limits.message_bytes_max:
-                    raise _too_large(payload, limits)
-                if given_id is not None:
-                    _check_text("transaction_id", given_id, limits.transaction_id_bytes_max)
-                if not is_plain:
-                    _check_extras(item, limits, self._now_ms())
+                is_plain = self.check(item, payload)
                 arrivals = of_queue.get(item.queue) if is_plain else None
                 if arrivals is None:
-                    arrivals = await self._arrivals(org, item, transaction_id, by_lane)
-                    if is_plain and arrivals.lane.queue.options.partitions == 1:
+                    arrivals = await self._arrivals(org, item, transaction_id, by_lane, deadline_s)
+                    lane = arrivals.lane
+                    if is_plain and (lane is None or lane.queue.options.partitions == 1):
                         of_queue[item.queue] = arrivals
             except SpillwayError as error:
                 results[index] = failed(index, item, error)
@@ -114,30 +186,79 @@ class Intake:
             arrivals.has_given_ids = arrivals.has_given_ids or given_id is not None
         return list(by_lane.values())
 
+    def check(self, item: PushItem, payload: bytes) -> bool:
+        """Hold an item to the limits; whether it is plain."""
+        limits = self._limits
+        is_plain = _is_plain(item)
+        if len(payload) > limits.message_bytes_max:
+            raise _too_large(payload, limits)
+        if item.transaction_id is not None:
+            _check_text("transaction_id", item.transaction_id, limits.transaction_id_bytes_max)
+        if not is_plain:
+            _check_extras(item, limits, self._now_ms())
+        return is_plain
+
     async def _arrivals(
-        self, org: str, item: PushItem, transaction_id: str, by_lane: dict[int, Arrivals]
+        self,
+        org: str,
+        item: PushItem,
+        transaction_id: str,
+        by_lane: dict[Address, Arrivals],
+        deadline_s: float,
     ) -> Arrivals:
+        lane, partition = None, item.partition
+        try:
+            if not self._breaker.is_open:
+                lane = await self._breaker.within(
+                    deadline_s, self.lane_of(org, item, transaction_id)
+                )
+        except DatabaseUnavailableError as error:
+            self._breaker.trip(error)
+        if lane is None:
+            _check_address(item)
+            queue = self._facts.cached_queue(org, item.queue)
+            if queue is not None:
+                partition = route(queue, item, transaction_id)
+                lane = queue.lanes.get(partition)
+        else:
+            partition = lane.partition
+        address = Address(org, item.queue, partition)
+        return by_lane.setdefault(address, Arrivals(lane, address))
+
+    async def lane_of(self, org: str, item: PushItem, transaction_id: str) -> LaneFacts:
+        """Where an item belongs; its queue is made if that is allowed."""
         queue = self._facts.cached_queue(org, item.queue) or await self._queue(org, item.queue)
         partition = route(queue, item, transaction_id)
-        lane = queue.lanes.get(partition) or await self._facts.lane(queue, partition)
-        return by_lane.setdefault(lane.lane_id, Arrivals(lane))
+        return queue.lanes.get(partition) or await self._facts.lane(queue, partition)
 
     async def _queue(self, org: str, name: str) -> QueueFacts:
-        if not is_name(name):
-            raise InvalidNameError(f"queue name {name[:64]!r} is outside the pattern")
+        check_name(name)
         if self._auto_create:
             return (await self._facts.create_queue(org, name, QueueOptions()))[1]
         return await self._facts.queue(org, name)
 
-    async def _ready(self, shard: Shard, lane: LaneFacts) -> LaneEntry:
-        """The lane in memory, with its dedupe window."""
+    async def ready(self, shard: Shard, lane: LaneFacts, as_of_ms: int) -> LaneEntry:
+        """The lane in memory, with its dedupe window as of that moment."""
         found = await shard.lanes([lane])
         if not found:
             self._facts.forget(lane.queue)
             raise QueueNotFoundError(f"queue {lane.queue.name!r} was deleted meanwhile")
-        await shard.know_recent(found[0])
+        await shard.know_recent(found[0], as_of_ms)
         shard.check_owned()
         return found[0]
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot be the name of a queue."""
+    if not is_name(name):
+        raise InvalidNameError(f"queue name {name[:64]!r} is outside the pattern")
+
+
+def _check_address(item: PushItem) -> None:
+    """What a lookup would have refused."""
+    check_name(item.queue)
+    if item.partition is not None:
+        check_partition(item.partition)
 
 
 def _is_plain(item: PushItem) -> bool:
@@ -215,18 +336,3 @@ def route(queue: QueueFacts, item: PushItem, transaction_id: str) -> str:
     if queue.options.partitions == 1:
         return DEFAULT_PARTITION
     return partition_of(item.key or transaction_id, queue.options.partitions)
-
-
-async def _wait(
-    tickets: list[tuple[asyncio.Future[None], Arrivals]], results: list[PushResult | None]
-) -> None:
-    """Wait for every commit; where all of them failed, the push failed."""
-    failures: list[SpillwayError] = []
-    for ticket, arrivals in tickets:
-        try:
-            await ticket
-        except SpillwayError as error:
-            failures.append(error)
-            arrivals.fail(results, error)
-    if failures and len(failures) == len(tickets):
-        raise failures[0]

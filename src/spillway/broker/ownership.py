@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 import structlog
 
+from spillway.broker.breaker import Breaker
 from spillway.broker.duty import Duty
 from spillway.broker.shard import Shard
 from spillway.core.errors import DatabaseUnavailableError, SpillwayError
@@ -15,6 +17,8 @@ log = structlog.get_logger(__name__)
 HOLD_TIMEOUT_S = 3.0
 """One shard whose row is locked by a frozen backend must not cost the leases of the others."""
 AT_ONCE = 4
+AWAY_INTERVAL_S = 0.1
+PREPARE_TIMEOUT_S = 60.0
 
 
 class Ownership(Duty):
@@ -23,10 +27,20 @@ class Ownership(Duty):
     name = "ownership"
 
     def __init__(
-        self, shards: list[Shard], database: Database, broker_id: str, address: str, lease_s: float
+        self,
+        shards: list[Shard],
+        database: Database,
+        breaker: Breaker,
+        prepare: Callable[[], Awaitable[None]],
+        *,
+        broker_id: str,
+        address: str,
+        lease_s: float,
     ) -> None:
         super().__init__(interval_s=min(0.5, lease_s / 4))
         self._shards = shards
+        self._breaker = breaker
+        self._prepare = prepare
         self._database = database
         self._broker_id = broker_id
         self.address = address
@@ -42,14 +56,26 @@ class Ownership(Duty):
             return await self._round()
         except SpillwayError as exc:
             self.database_answers = not exc.transient
+            if exc.transient:
+                self._breaker.trip(exc)
             raise
 
+    def wait_s(self) -> float:
+        """While PostgreSQL is away it is asked often: pushes wait in files for its answer."""
+        return AWAY_INTERVAL_S if self._breaker.is_open else self.interval_s
+
     async def _round(self) -> int:
+        if not self._shards:
+            async with asyncio.timeout(PREPARE_TIMEOUT_S):
+                await self._prepare()
+        if self._breaker.is_open:
+            self._kept_at.clear()  # whoever was not asked has not answered
         errors = await self._hold_all()
         unavailable = next((e for e in errors if isinstance(e, DatabaseUnavailableError)), None)
         if unavailable is not None:
             raise unavailable
         self.database_answers = True
+        self._breaker.reset()
         if time.monotonic() - self._seen_at > 5.0:
             await self._database.rows(
                 "broker_seen", broker_id=self._broker_id, address=self.address
@@ -73,7 +99,7 @@ class Ownership(Duty):
             async with self._turns, asyncio.timeout(HOLD_TIMEOUT_S):
                 await self._hold(shard)
         except (SpillwayError, OSError) as exc:
-            log.info("shard_not_held", shard=shard.shard_id, error=str(exc))
+            log.debug("shard_not_held", shard=shard.shard_id, error=str(exc))
             return exc
         return None
 
@@ -82,6 +108,9 @@ class Ownership(Duty):
         if not shard.owned:
             if await shard.acquire():
                 self._kept_at[shard.shard_id] = now
-        elif now - self._kept_at.get(shard.shard_id, 0.0) > self._lease_s / 3:
+            return
+        if self._breaker.is_open:
+            await shard.flush()  # its own connection may be dead though others answer
+        if now - self._kept_at.get(shard.shard_id, 0.0) > self._lease_s / 3:
             await shard.renew()
             self._kept_at[shard.shard_id] = now

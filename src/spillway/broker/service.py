@@ -5,7 +5,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -14,6 +14,8 @@ import structlog
 
 from spillway.broker.awakening import Awakening
 from spillway.broker.bodies import Bodies
+from spillway.broker.breaker import Breaker
+from spillway.broker.buffering import Buffering
 from spillway.broker.census import Census
 from spillway.broker.checkpointer import Checkpointer
 from spillway.broker.clock import Clock
@@ -23,6 +25,7 @@ from spillway.broker.dispatch import Dispatch
 from spillway.broker.duty import Duty
 from spillway.broker.evictor import Evictor
 from spillway.broker.facts import Facts
+from spillway.broker.handover import Handover
 from spillway.broker.insights import Insights
 from spillway.broker.intake import Intake, ItemLimits
 from spillway.broker.lanes import LaneEntry
@@ -30,12 +33,16 @@ from spillway.broker.metrics import Metrics
 from spillway.broker.operations import Operations
 from spillway.broker.ownership import Ownership
 from spillway.broker.pruner import Pruner
+from spillway.broker.replay import Replay
+from spillway.broker.revival import Revival
 from spillway.broker.settlement import Settlement
 from spillway.broker.shard import Shard, ShardConfig
 from spillway.broker.sweeper import Sweeper
-from spillway.core.errors import ShuttingDownError, SpillwayError
+from spillway.core.errors import DatabaseUnavailableError, ShuttingDownError, SpillwayError
 from spillway.core.metrics import Family
 from spillway.log.database import Database
+from spillway.spool.journal import Reached
+from spillway.spool.spool import Spool, SpoolConfig
 from spillway.warm.memory import Budget
 from spillway.wire import (
     HealthReply,
@@ -46,9 +53,13 @@ from spillway.wire import (
     PushResult,
     SettleReply,
     SettleRequest,
+    SpoolHealth,
 )
 
 log = structlog.get_logger(__name__)
+
+START_PATIENCE_S = 5.0
+"""How long a start waits for PostgreSQL before it goes on without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,7 @@ class BrokerConfig:
     """What a broker is told at its start."""
 
     broker_id: str
+    spool: SpoolConfig
     address: str = ""
     shard: ShardConfig = field(default_factory=ShardConfig)
     items: ItemLimits = field(default_factory=ItemLimits)
@@ -72,49 +84,45 @@ class BrokerConfig:
 class Broker:
     """One broker process."""
 
-    def __init__(self, database: Database, config: BrokerConfig, num_shards: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        config: BrokerConfig,
+        prepare: Callable[[], Awaitable[int]],
+        *,
+        more_duties: Iterable[Duty] = (),
+        reached: Reached = lambda _: None,
+    ) -> None:
         self.config = config
+        self._more_duties = more_duties
         self.database = database
+        self._prepare = prepare
         self.clock = Clock()
         self.started_at = time.monotonic()
         self.budgets: dict[int, Budget] = {}
-        self.shards = [
-            Shard(i, config.broker_id, database, self.clock, config.shard, self.budgets)
-            for i in range(num_shards)
-        ]
-        self.facts = Facts(database, num_shards, config.queues_per_org_max)
+        self.shards: list[Shard] = []
+        """None before PostgreSQL has been asked how many there are."""
+        self.facts = Facts(database, self.shards, config.queues_per_org_max)
         self.dispatch = Dispatch()
+        self.breaker = Breaker()
+        self.spool = Spool(config.spool, self.clock.now_ms, reached)
         self.intake = Intake(
             self.facts,
             self.shards,
             config.items,
+            Buffering(self.spool, self.breaker, self.clock.now_ms),
+            self.breaker,
             auto_create=config.auto_create_queues,
             now_ms=self.clock.now_ms,
         )
-        self.delivery = Delivery(self.facts, self.shards, self.dispatch, Bodies(database))
+        handover = Handover(self.intake, self.shards, database, self.clock.now_ms)
+        self.replay = Replay(self.spool, handover, self.breaker)
+        self.revival = Revival(self.spool, handover, self.breaker)
+        bodies = Bodies(database)
+        self.delivery = Delivery(self.facts, self.shards, self.dispatch, bodies, self.breaker)
         self.settlement = Settlement(self.facts, self.shards)
-        self.sweeper = Sweeper(self.shards, self.clock)
-        self.checkpointer = Checkpointer(
-            self.shards,
-            database,
-            interval_s=config.checkpoint_interval_s,
-            events_min=config.checkpoint_events_min,
-        )
-        self.pruner = Pruner(self.facts, self.shards, database, self.clock, config.prune_interval_s)
-        self.ownership = Ownership(
-            self.shards, database, config.broker_id, config.address, config.shard.lease_s
-        )
-        self.awakening = Awakening(self.shards, self.facts, self.dispatch, database)
         self.counters = Counters()
-        self.census = Census(self.facts, self.shards, database)
-        self.evictor = Evictor(
-            self.shards,
-            self.clock,
-            self.checkpointer,
-            self.census,
-            lane_idle_s=config.lane_idle_s,
-            lanes_max=config.lanes_in_memory_max,
-        )
+        self._hire()
         self.insights = Insights(self.facts, self.shards, database, self.census)
         self.operations = Operations(
             facts=self.facts,
@@ -141,16 +149,60 @@ class Broker:
         self._idle.set()
         self._stopping = False
         self._hurried = False
-        self._listen()
+        self.breaker.on_trip = self._part
+        self.breaker.on_reset = self.replay.nudge
 
-    def _listen(self) -> None:
-        """What shards tell, and to whom."""
-        for shard in self.shards:
+    def _hire(self) -> None:
+        """The duties that look after shards and lanes."""
+        self.sweeper = Sweeper(self.shards, self.clock)
+        self.checkpointer = Checkpointer(
+            self.shards,
+            self.database,
+            interval_s=self.config.checkpoint_interval_s,
+            events_min=self.config.checkpoint_events_min,
+        )
+        self.pruner = Pruner(
+            self.facts, self.shards, self.database, self.clock, self.config.prune_interval_s
+        )
+        self.ownership = Ownership(
+            self.shards,
+            self.database,
+            self.breaker,
+            self._make_shards,
+            broker_id=self.config.broker_id,
+            address=self.config.address,
+            lease_s=self.config.shard.lease_s,
+        )
+        self.awakening = Awakening(self.shards, self.facts, self.dispatch, self.database)
+        self.census = Census(self.facts, self.shards, self.database)
+        self.evictor = Evictor(
+            self.shards,
+            self.clock,
+            self.checkpointer,
+            self.census,
+            lane_idle_s=self.config.lane_idle_s,
+            lanes_max=self.config.lanes_in_memory_max,
+        )
+
+    def _part(self) -> None:
+        """PostgreSQL is away: whoever waits for a message hears it, and ownership keeps asking."""
+        self.dispatch.look_again()
+        self.ownership.nudge()
+
+    async def _make_shards(self) -> None:
+        for shard_id in range(await self._prepare()):
+            config = self.config
+            shard = Shard(
+                shard_id, config.broker_id, self.database, self.clock, config.shard, self.budgets
+            )
+            shard.on_away = self.breaker.trip
             shard.on_ready = self._announce
             shard.on_taking = self._take_facts
             shard.on_acquired = self.awakening.note
             shard.on_counts = self.counters.add
             shard.on_commit = self.counters.commit
+            self.shards.append(shard)
+            self._spawn(shard.run(), f"shard-{shard_id}")
 
     # ------------------------------------------------------------ life
 
@@ -165,13 +217,25 @@ class Broker:
             self.evictor,
             self.pruner,
             self.census,
+            self.replay,
+            self.revival,
+            *self._more_duties,
         ]
 
     async def start(self) -> None:
-        """Take the shards that are free and begin the duties."""
-        await self.ownership.run_once()
-        for shard in self.shards:
-            self._spawn(shard.run(), f"shard-{shard.shard_id}")
+        """Take the shards that are free and begin the duties; pushes are taken without them too."""
+        await self.spool.open()
+        try:
+            async with asyncio.timeout(START_PATIENCE_S):
+                await self.ownership.run_once()
+        except TimeoutError:
+            self.breaker.trip(DatabaseUnavailableError("PostgreSQL does not answer"))
+        except SpillwayError as exc:
+            if not exc.transient:
+                await self.spool.close()
+                raise
+            log.warning("started_without_database", error=exc.message)
+        self._spawn(self.spool.index(), "spool-index")
         for duty in self.duties:
             self._spawn(duty.run(), duty.name)
 
@@ -199,6 +263,7 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for shard in self.shards:
             shard.close()
+        await self.spool.close()
 
     async def _finish(self) -> None:
         try:
@@ -228,16 +293,25 @@ class Broker:
     def health(self) -> HealthReply:
         """How this broker is: ok while it holds its shards and PostgreSQL answers."""
         owned = sum(shard.owned for shard in self.shards)
-        connected = self.ownership.database_answers
+        connected = self.ownership.database_answers and not self.breaker.is_open
+        whole = connected and owned == len(self.shards)
         return HealthReply(
-            status="ok"
-            if connected and owned == len(self.shards) and not self._stopping
-            else "degraded",
+            status="ok" if whole and not self._stopping else "degraded",
+            # A broker that others stand in for refuses pushes; one without a database does not.
+            ready=not self._stopping and (whole or self.breaker.is_open),
             database="connected" if connected else "disconnected",
             version=version("spillway"),
             uptime_s=round(time.monotonic() - self.started_at, 3),
             shards_owned=owned,
             shards_total=len(self.shards),
+            spool=SpoolHealth(
+                pending=self.spool.pending,
+                bytes=self.spool.bytes,
+                oldest_s=round(self.spool.oldest_s, 3),
+                failed=self.spool.quarantined,
+                held=self.spool.hold is not None,
+                breaker="open" if self.breaker.is_open else "closed",
+            ),
         )
 
     async def metrics(self, by: Iterable[str] = ()) -> list[Family]:
@@ -266,13 +340,12 @@ class Broker:
         if not self._requests:
             self._idle.set()
 
-    async def push(self, org: str, items: list[PushItem], *, qos: int = 1) -> list[PushResult]:  # noqa: ARG002
-        """Store messages; one result an item, in order. `qos` 0 may be answered earlier: a
-        broker without a spool keeps the stronger promise for it too.
-        """
+    async def push(self, org: str, items: list[PushItem], *, qos: int = 1) -> list[PushResult]:
+        """Store messages; one result an item, in order. With `qos` 0 they are answered first."""
         self._enter()
+        self.replay.note_push()
         try:
-            return await self.intake.push(org, items)
+            return await self.intake.push(org, items, qos=qos)
         finally:
             self._leave()
 
@@ -288,6 +361,8 @@ class Broker:
         """Take settlements, and hand out more where asked."""
         self._enter()
         try:
+            if self.breaker.is_open:
+                raise DatabaseUnavailableError
             if request.lease is not None:
                 await self.facts.queue(org, request.lease.queue)
             settled = await self.settlement.settle(org, request)
@@ -297,7 +372,7 @@ class Broker:
                 reply.messages, reply.reason = leased.messages, leased.reason
             try:
                 for ticket in settled.tickets:
-                    await ticket
+                    await self.breaker.patient(ticket)
             except BaseException:
                 self.give_back(reply.messages or ())
                 raise

@@ -78,6 +78,7 @@ class Shard:
         self.entries: dict[int, LaneEntry] = {}
         self.on_ready: Callable[[LaneEntry], None] = lambda _: None
         self.on_alarm: Callable[[LaneEntry, int], None] = lambda _entry, _ms: None
+        self.on_away: Callable[[SpillwayError], None] = lambda _: None
         self.on_taking: Callable[[], Awaitable[None]] = _nothing
         self.on_acquired: Callable[[int], None] = lambda _: None
         self.on_counts: Callable[[Iterable[tuple[tuple[int, str], int]]], None] = lambda _: None
@@ -253,10 +254,10 @@ class Shard:
                 self._loading.pop(lane.lane_id, None)
             done.set_result(None)
 
-    async def know_recent(self, entry: LaneEntry) -> None:
-        """Have the dedupe window of a lane at hand."""
+    async def know_recent(self, entry: LaneEntry, as_of_ms: int) -> None:
+        """Have the dedupe window of a lane at hand, as it was at that moment."""
         if entry.lane.dedupe is None:
-            await load_dedupe(self._database, entry, self._clock.now_ms())
+            await load_dedupe(self._database, entry, as_of_ms)
 
     def snapshot(self, entry: LaneEntry, group: str) -> CheckpointItem:
         """The state of a group, to be saved once the log has all of it.
@@ -463,6 +464,8 @@ class Shard:
         """A commit's outcome is unknown: ask the log, whose `commit_seq` knows, then answer."""
         error = classify(cause)
         log.warning("commit_failed", shard=self.shard_id, error=repr(cause))
+        if isinstance(error, DatabaseUnavailableError):
+            self.on_away(error)
         if self.epoch == epoch:
             self._absent = DatabaseUnavailableError("PostgreSQL went away inside a commit")
             self._forget_all()
@@ -488,7 +491,7 @@ class Shard:
                 if await self.acquire():
                     return
             except SpillwayError as exc:
-                log.info("shard_reacquire_failed", shard=self.shard_id, error=str(exc))
+                log.debug("shard_reacquire_failed", shard=self.shard_id, error=str(exc))
             await asyncio.sleep(0.1)
 
 

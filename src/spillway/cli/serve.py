@@ -63,8 +63,9 @@ async def _serve(settings: "Settings") -> None:
 
     stop = asyncio.Event()
     _on_signals(stop)
-    async with wiring.database(settings) as url:
-        broker = await wiring.make_broker(url, settings)
+    async with wiring.embedded_postgres(settings) as embedded:
+        url = wiring.database_url(settings, embedded)
+        broker = wiring.make_broker(url, settings, embedded=embedded)
         limits = Limits(settings.request_bytes_max, settings.items_max, settings.require_api_key)
 
         def listening(port: int) -> None:

@@ -16,6 +16,8 @@ from spillway.log.queries import QUERIES
 
 POOL_SIZE_MAX = 6
 POOL_WAIT_S = 2.0
+RECONNECT_S = 0.2
+"""Left alone, the pool waits longer and longer: whoever asks next is to find it awake."""
 STATEMENT_TIMEOUT_S = 12
 ANSWER_TIMEOUT_S = 15.0
 """PostgreSQL ends a statement before this; a backend that does not is frozen."""
@@ -57,7 +59,7 @@ class Database:
             min_size=1,
             max_size=POOL_SIZE_MAX,
             timeout=POOL_WAIT_S,
-            reconnect_timeout=2.0,
+            reconnect_timeout=RECONNECT_S,
             kwargs={
                 "autocommit": True,
                 "application_name": "spillway",

@@ -124,26 +124,37 @@ class EmbeddedPostgres:
         Safe to call again at any time: a running server is left alone, a dead one is restarted.
         """
         with self._mutex:
-            held_before = self._lock.held
-            try:
-                self._prepare_folder()
-                self._lock.acquire()
-                self._account = host.Account.for_cluster(self.cluster)
-                if not self._attach():
-                    self._clear_remains()
-                    if not (self.cluster / "PG_VERSION").exists():
-                        self._init_cluster()
-                    self._launch()
-                url = self.url
-            except BaseException as error:
-                if not held_before:
-                    self._lock.release()
-                if isinstance(error, OSError):
-                    raise EmbeddedPostgresError(
-                        f"cannot prepare {self.data_dir}: {error}", hint=_hint(str(error))
-                    ) from error
-                raise
-            return url
+            return self._start()
+
+    def mend(self) -> bool:
+        """Start the server again if it died while we own it; whether that was so."""
+        with self._mutex:
+            if not self._lock.held or self.is_running():
+                return False
+            self._start()
+            return True
+
+    def _start(self) -> str:
+        held_before = self._lock.held
+        try:
+            self._prepare_folder()
+            self._lock.acquire()
+            self._account = host.Account.for_cluster(self.cluster)
+            if not self._attach():
+                self._clear_remains()
+                if not (self.cluster / "PG_VERSION").exists():
+                    self._init_cluster()
+                self._launch()
+            url = self.url
+        except BaseException as error:
+            if not held_before:
+                self._lock.release()
+            if isinstance(error, OSError):
+                raise EmbeddedPostgresError(
+                    f"cannot prepare {self.data_dir}: {error}", hint=_hint(str(error))
+                ) from error
+            raise
+        return url
 
     def stop(self, mode: StopMode = "fast") -> None:
         """Stop the server if we own it, and give the folder free."""

@@ -2,7 +2,8 @@
 
 -- name: commit
 -- One commit of a shard: the fence, the messages, the control events, the dead letters; all or none.
--- $1 shard, $2 epoch, $3 commit_seq, $4 batches, $5 control rows, $6 dead letters, $7 dead_ids to delete
+-- $1 shard, $2 epoch, $3 commit_seq, $4 batches, $5 control rows, $6 dead letters, $7 dead_ids to
+-- delete, $8 how far the spool is replayed
 WITH fence AS (
     UPDATE spillway.shard SET commit_seq = $3
     WHERE shard_id = $1 AND epoch = $2
@@ -37,6 +38,10 @@ WITH fence AS (
 ), undead AS (
     DELETE FROM spillway.dead_letter
     WHERE dead_id = ANY ($7::bigint[]) AND EXISTS (SELECT FROM fence)
+), replayed AS (
+    INSERT INTO spillway.replayed
+    SELECT n.* FROM unnest($8::spillway.new_replayed[]) AS n WHERE EXISTS (SELECT FROM fence)
+    ON CONFLICT (lane_id, source) DO UPDATE SET seq = greatest(replayed.seq, excluded.seq)
 )
 SELECT count(*) FROM fence
 
@@ -100,10 +105,10 @@ DELETE FROM spillway.broker WHERE seen_at < now() - interval '1 day'
 SELECT t.typname || CASE WHEN t.typtype = 'b' THEN '[]' ELSE '' END AS name, t.oid
 FROM (
     SELECT typname, 'c' AS typtype, oid FROM pg_type
-    WHERE typnamespace = 'spillway'::regnamespace AND typname IN ('new_batch', 'new_control', 'new_dead')
+    WHERE typnamespace = 'spillway'::regnamespace AND starts_with(typname, 'new_')
     UNION ALL
     SELECT typname, 'b', typarray FROM pg_type
-    WHERE typnamespace = 'spillway'::regnamespace AND typname IN ('new_batch', 'new_control', 'new_dead')
+    WHERE typnamespace = 'spillway'::regnamespace AND starts_with(typname, 'new_')
 ) AS t
 
 -- name: batches_from
@@ -463,6 +468,8 @@ WITH controls AS (
     DELETE FROM spillway.checkpoint WHERE lane_id = %(lane_id)s
 ), dead AS (
     DELETE FROM spillway.dead_letter WHERE lane_id = %(lane_id)s
+), replayed AS (
+    DELETE FROM spillway.replayed WHERE lane_id = %(lane_id)s
 )
 DELETE FROM spillway.lane WHERE lane_id = %(lane_id)s
 
@@ -611,6 +618,26 @@ SELECT k.lane_id, k.version, (
     ORDER BY b.base_version DESC LIMIT 1
 )
 FROM unnest(%(lane_ids)s::bigint[], %(versions)s::bigint[]) AS k (lane_id, version)
+
+-- name: replayed_of_lanes
+-- How far each source has come in some lanes.
+SELECT lane_id, source, seq FROM spillway.replayed WHERE lane_id = ANY (%(lane_ids)s::bigint[])
+
+-- name: replayed_forget
+-- All events of these sources are in the log, and their files are gone.
+DELETE FROM spillway.replayed WHERE source = ANY (%(sources)s::text[])
+
+-- name: ids_since
+-- Which of some transaction ids a lane has got since a moment, with their payloads.
+SELECT t.id, b.payloads[t.i], coalesce(b.content_types[t.i], 0::smallint)
+FROM spillway.message_batch AS b
+CROSS JOIN LATERAL unnest(b.transaction_ids) WITH ORDINALITY AS t (id, i)
+WHERE b.lane_id = %(lane_id)s AND t.id = ANY (%(ids)s::text[])
+    AND b.base_version >= coalesce((
+        SELECT m.base_version FROM spillway.message_batch AS m
+        WHERE m.lane_id = %(lane_id)s AND m.appended_at < to_timestamp(%(since_ms)s / 1000.0)
+        ORDER BY m.base_version DESC LIMIT 1
+    ), 0)
 
 -- name: story_rows
 -- A page of the control log of a lane since a moment, group by group.

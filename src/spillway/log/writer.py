@@ -57,6 +57,8 @@ class Commit:
     controls: list[ControlRow] = field(default_factory=list)
     dead: list[NewDead] = field(default_factory=list)
     redriven_ids: list[int] = field(default_factory=list)
+    replayed: dict[tuple[int, str], int] = field(default_factory=dict)
+    """The highest number that was replayed, by lane and source."""
 
 
 class Writer:
@@ -79,6 +81,7 @@ class Writer:
         oids = self._oids
         types = [pg.INT4, pg.INT8, pg.INT8]
         types += [oids["new_batch[]"], oids["new_control[]"], oids["new_dead[]"], pg.INT8_ARRAY]
+        types += [oids["new_replayed[]"]]
         async with self._conn.lock:
             statement = QUERIES["commit"].sql.encode()
             self._conn.pgconn.send_prepare(b"commit", statement, types)
@@ -99,6 +102,7 @@ class Writer:
             self._rows("new_control", [_control(c) for c in commit.controls]),
             self._rows("new_dead", [_dead(d) for d in commit.dead]),
             pg.array(pg.INT8, [pg.int8(i) for i in commit.redriven_ids]),
+            self._rows("new_replayed", [_replayed(*r) for r in commit.replayed.items()]),
         ]
         async with self._conn.lock:
             # psycopg's cursors convert value by value; the arrays are encoded already.
@@ -179,6 +183,13 @@ def _control(row: ControlRow) -> bytes:
             (pg.BYTEA, codec.encode(row.events)),
             (pg.TIMESTAMPTZ, pg.timestamptz(row.events[-1][0])),
         ]
+    )
+
+
+def _replayed(at: tuple[int, str], seq: int) -> bytes:
+    lane_id, source = at
+    return pg.composite(
+        [(pg.INT8, pg.int8(lane_id)), (pg.TEXT, source.encode()), (pg.INT8, pg.int8(seq))]
     )
 
 

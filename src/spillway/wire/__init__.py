@@ -10,6 +10,7 @@ from spillway.wire.health import (
     BrokerReply,
     HealthReply,
     ShardReply,
+    SpoolHealth,
     TopologyReply,
 )
 from spillway.wire.inspection import (
@@ -142,6 +143,7 @@ __all__ = [
     "SettleStatus",
     "ShardReply",
     "SpanMs",
+    "SpoolHealth",
     "Start",
     "StoryEvent",
     "StoryReply",

@@ -5,15 +5,28 @@ from typing import Literal
 from spillway.wire.shapes import Reply
 
 
+class SpoolHealth(Reply):
+    """What waits in files, and why."""
+
+    pending: int
+    bytes: int
+    oldest_s: float
+    failed: int
+    held: bool
+    breaker: Literal["closed", "open"]
+
+
 class HealthReply(Reply):
-    """How the broker is."""
+    """How the broker is. `ready`: it takes pushes, if need be into files."""
 
     status: Literal["ok", "degraded"]
+    ready: bool
     database: Literal["connected", "disconnected"]
     version: str
     uptime_s: float
     shards_owned: int
     shards_total: int
+    spool: SpoolHealth
 
 
 class ShardReply(Reply):

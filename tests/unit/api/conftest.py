@@ -211,11 +211,15 @@ class StandIn:
     def health(self):
         return wire.HealthReply(
             status=self.status,
+            ready=self.status == "ok",
             database="connected",
             version="0",
             uptime_s=1.0,
             shards_owned=4,
             shards_total=4,
+            spool=wire.SpoolHealth(
+                pending=0, bytes=0, oldest_s=0.0, failed=0, held=False, breaker="closed"
+            ),
         )
 
     async def metrics(self, by=()):

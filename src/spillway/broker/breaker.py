@@ -1,0 +1,85 @@
+"""The breaker: open while PostgreSQL is away, so that nobody waits for it in vain."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+
+from spillway.core.errors import DatabaseUnavailableError
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+PATIENCE_S = 2.25
+"""How long a request may wait for an answer of PostgreSQL before it is taken to be away."""
+
+RELAPSE_S = 5.0
+"""Whoever trips again so soon after a recovery has not recovered: it stays open for a while."""
+REST_S = 0.25
+REST_S_MAX = 1.0
+
+
+class Breaker:
+    """Tripped by whoever finds PostgreSQL away; reset by ownership, which keeps asking."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.trips = 0
+        self.on_trip: Callable[[], None] = lambda: None
+        self.on_reset: Callable[[], None] = lambda: None
+        self._reset_at_s = float("-inf")
+        self._rest_s = 0.0
+        self._rests_until_s = 0.0
+        self._waiting: set[asyncio.Timeout] = set()
+
+    def trip(self, cause: Exception) -> None:
+        """PostgreSQL is away: pushes go to files, leases come back empty, at once."""
+        if self.is_open:
+            return
+        now_s = time.monotonic()
+        relapsed = now_s - self._reset_at_s < RELAPSE_S
+        self._rest_s = min(REST_S_MAX, self._rest_s * 2 or REST_S) if relapsed else 0.0
+        self._rests_until_s = now_s + self._rest_s
+        self.is_open = True
+        self.trips += 1
+        log.warning("database_unavailable", error=str(cause), now="switching to file buffer")
+        now_s = asyncio.get_running_loop().time()
+        for limit in self._waiting:
+            if not limit.expired():
+                limit.reschedule(now_s)
+        self.on_trip()
+
+    @property
+    def rests(self) -> bool:
+        """Whether it stays open even if PostgreSQL answers."""
+        return self.is_open and time.monotonic() < self._rests_until_s
+
+    def reset(self) -> None:
+        """PostgreSQL answers."""
+        if not self.is_open or self.rests:
+            return
+        self.is_open = False
+        self._reset_at_s = time.monotonic()
+        log.info("database_recovered", now="PostgreSQL recovery detected")
+        self.on_reset()
+
+    async def within(self, deadline_s: float, work: Awaitable[T]) -> T:
+        """Its outcome by then (in loop time) and before the breaker trips, else PostgreSQL is away.
+
+        Whether what was asked for happens all the same is not known then.
+        """
+        limit = asyncio.timeout_at(deadline_s)
+        self._waiting.add(limit)
+        try:
+            async with limit:
+                return await work
+        except TimeoutError as error:
+            raise DatabaseUnavailableError("PostgreSQL did not answer in time") from error
+        finally:
+            self._waiting.discard(limit)
+
+    async def patient(self, work: Awaitable[T]) -> T:
+        """Its outcome, within our patience."""
+        return await self.within(asyncio.get_running_loop().time() + PATIENCE_S, work)

@@ -1,0 +1,141 @@
+"""Which pushes go to files instead of the log, and how they get there."""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Callable
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from spillway.broker.append import Arrivals, deliver_ms, expires_ms
+from spillway.broker.breaker import Breaker
+from spillway.core.errors import SpillwayError
+from spillway.spool.event import Event, moment
+from spillway.spool.spool import Parts, Spool
+from spillway.wire import PushResult
+
+DOOR_S = 0.5
+"""How long a push waits for the last of a backlog before it joins it."""
+
+
+class Buffering:
+    """Between the pushes and the spool."""
+
+    def __init__(self, spool: Spool, breaker: Breaker, now_ms: Callable[[], int]) -> None:
+        self._spool = spool
+        self._breaker = breaker
+        self._now_ms = now_ms
+
+    def _takes_all(self) -> bool:
+        """Whether no push is to go to the log now."""
+        return self._breaker.is_open or self._spool.hold is not None
+
+    async def divide(self, arrivals: list[Arrivals]) -> tuple[list[Arrivals], list[Arrivals]]:
+        """Those that may go to the log, and those that stand behind others in files."""
+        spool = self._spool
+        if self._takes_all():
+            return [], arrivals
+        if not spool.pending and spool.gate.is_known:
+            return arrivals, []
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DOOR_S
+        while any(self._waits(one) for one in arrivals):
+            if not await spool.at_door(deadline - loop.time()):
+                break
+        if self._takes_all():
+            return [], arrivals
+        free = [one for one in arrivals if not self._waits(one)]
+        return free, [one for one in arrivals if self._waits(one)]
+
+    def _waits(self, arrivals: Arrivals) -> bool:
+        return arrivals.lane is None or self._spool.gate.holds(arrivals.address)
+
+    async def buffer(
+        self, arrivals: list[Arrivals], results: list[PushResult | None], *, doubt: bool = False
+    ) -> None:
+        """Put them into files; they have their results once they are durable there."""
+        await self._take(arrivals, results, doubt=doubt, durable=True)
+
+    async def accept(self, arrivals: list[Arrivals], results: list[PushResult | None]) -> None:
+        """Take them with qos 0: they have their results at once."""
+        await self._take(arrivals, results, doubt=False, durable=False)
+
+    async def _take(
+        self,
+        arrivals: list[Arrivals],
+        results: list[PushResult | None],
+        *,
+        doubt: bool,
+        durable: bool,
+    ) -> None:
+        if not arrivals:
+            return
+        now_ms = self._now_ms()
+        parts: Parts = [(one.address, events_of(one, now_ms, doubt=doubt)) for one in arrivals]
+        try:
+            if durable:
+                await self._spool.append(parts)
+            else:
+                self._spool.accept(parts)
+        except SpillwayError as error:
+            for one in arrivals:
+                one.fail(results, error)
+            return
+        for one in arrivals:
+            one.buffered(results)
+
+
+def events_of(arrivals: Arrivals, now_ms: int, *, doubt: bool) -> list[Event]:
+    """Arrivals as events, with every choice that was made for them; numbered by the spool."""
+    address = arrivals.address
+    namespace, _, task = address.queue.rpartition(".")
+    accepted_at = moment(now_ms)
+    mark = True if doubt else UNSET
+    return [
+        Event(
+            address.queue,
+            address.partition,
+            _payload(item.payload, payload),
+            transaction_id,
+            item.trace_id,
+            namespace,
+            task if namespace else "",
+            address.org,
+            item.key,
+            item.headers,
+            item.priority,
+            None if (due_ms := deliver_ms(item, now_ms)) is None else moment(due_ms),
+            None if (end_ms := expires_ms(item, now_ms)) is None else moment(end_ms),
+            accepted_at,
+            0,
+            mark,
+        )
+        for item, payload, transaction_id in zip(
+            arrivals.items, arrivals.payloads, arrivals.ids, strict=True
+        )
+    ]
+
+
+def _payload(given: object, payload: bytes) -> Raw:
+    if isinstance(given, Raw):
+        return Raw(payload)
+    return Raw(b'{"payload_base64":"%b"}' % b64encode(payload))
+
+
+class _BytesPayload(msgspec.Struct, forbid_unknown_fields=True):
+    payload_base64: bytes
+
+
+_bytes_payload = msgspec.json.Decoder(_BytesPayload)
+_BYTES = b'{"payload_base64":'
+
+
+def payload_of(event: Event) -> Raw | bytes:
+    """What was pushed: JSON text, or bytes."""
+    text = bytes(event.payload)
+    if text.startswith(_BYTES):
+        try:
+            return _bytes_payload.decode(text).payload_base64
+        except msgspec.ValidationError:
+            pass  # another field stands beside it: it is the JSON that it looks like
+    return Raw(text)

@@ -1,0 +1,211 @@
+"""From the spool into the log: spooled events become messages again, exactly once and in order.
+
+Three things keep an event from being stored twice. The commit that stores it also says how far its
+source has come in its lane, so whatever a crash cut off goes on behind it. Where a push went to a
+file because the outcome of its commit was not known, the log is asked for its transaction id. And
+a client's own repeat is found by the queue's dedupe window, as of the moment of its acceptance.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from spillway.broker.append import Arrivals, append
+from spillway.broker.buffering import payload_of
+from spillway.broker.facts import LaneFacts
+from spillway.broker.intake import Intake
+from spillway.broker.shard import Shard
+from spillway.core.errors import SpillwayError
+from spillway.log.database import Database
+from spillway.spool.event import Event
+from spillway.wire import PushItem, PushResult
+
+TOGETHER = timedelta(seconds=1)
+"""Events accepted within this share one look at the dedupe window."""
+
+
+@dataclass(slots=True)
+class Spooled:
+    """An event at its place in a file, as the push that it was."""
+
+    index: int
+    event: Event
+    item: PushItem
+    payload: bytes
+
+
+@dataclass(slots=True)
+class Bite:
+    """Events of one lane on their way into the log."""
+
+    lane: LaneFacts
+    shard: Shard
+    epoch: int
+    events: list[Spooled]
+    results: list[PushResult | None]
+    ticket: asyncio.Future[None]
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether it failed, or its shard was lost and taken again: what follows must wait."""
+        if self.shard.epoch != self.epoch or not self.shard.owned:
+            return True
+        return self.ticket.done() and self.ticket.exception() is not None
+
+
+@dataclass(slots=True)
+class Sorted:
+    """Events by lane in their order, and those that the rules of today refuse."""
+
+    lanes: dict[int, tuple[LaneFacts, list[Spooled]]] = field(default_factory=dict)
+    refused: list[tuple[Spooled, SpillwayError]] = field(default_factory=list)
+
+
+class Handover:
+    """Puts events into the log."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        shards: list[Shard],
+        database: Database,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._intake = intake
+        self._shards = shards
+        self._database = database
+        self._now_ms = now_ms
+        self._marks: dict[tuple[int, str], int] = {}
+        self._marked: set[int] = set()
+
+    async def sort(self, events: Sequence[tuple[int, Event]]) -> Sorted:
+        """Find the lane of each; transient errors (PostgreSQL is away) are raised."""
+        found = Sorted()
+        lanes: dict[tuple[str, str, str | None], LaneFacts] = {}
+        now_ms = self._now_ms()
+        for index, event in events:
+            spooled = _spooled(index, event, now_ms)
+            place = event.org, event.queue, event.partition
+            try:
+                self._intake.check(spooled.item, spooled.payload)
+                lane = lanes.get(place)
+                if lane is None:
+                    lane = await self._intake.lane_of(event.org, spooled.item, event.transaction_id)
+                    if event.partition is not None:
+                        lanes[place] = lane
+            except SpillwayError as error:
+                if error.transient or error.status >= 500:
+                    raise
+                found.refused.append((spooled, error))
+                continue
+            found.lanes.setdefault(lane.lane_id, (lane, []))[1].append(spooled)
+        return found
+
+    async def split(
+        self, lane: LaneFacts, events: list[Spooled], source: str | None
+    ) -> tuple[list[Spooled], list[Spooled]]:
+        """Those that the log does not have, and those that it has already."""
+        mark = 0 if source is None else await self._mark(lane, source)
+        known = {s.index for s in events if s.event.seq <= mark} if mark else set()
+        doubtful = [s for s in events if s.event.doubt is True and s.index not in known]
+        if doubtful:
+            known |= await self._in_log(lane, doubtful)
+        if not known:
+            return events, []
+        return [s for s in events if s.index not in known], [s for s in events if s.index in known]
+
+    async def _mark(self, lane: LaneFacts, source: str) -> int:
+        if lane.lane_id not in self._marked:
+            rows = await self._database.rows("replayed_of_lanes", lane_ids=[lane.lane_id])
+            self._marks.update(((lane_id, of), seq) for lane_id, of, seq in rows)
+            self._marked.add(lane.lane_id)
+        return self._marks.get((lane.lane_id, source), 0)
+
+    def forget_mark(self, lane: LaneFacts) -> None:
+        """A commit failed: only the log knows how far it came."""
+        self._marked.discard(lane.lane_id)
+
+    async def forget_sources(self, sources: list[str]) -> None:
+        """All of what these numbered is in the log, and the files are gone."""
+        await self._database.rows("replayed_forget", sources=sources)
+        self._marks.clear()
+        self._marked.clear()
+
+    async def _in_log(self, lane: LaneFacts, doubtful: list[Spooled]) -> set[int]:
+        # A push that gave up waiting may still be on its way: let it arrive before looking.
+        await self._shards[lane.shard_id].flush()
+        since = min(s.event.accepted_at for s in doubtful)
+        rows = await self._database.rows(
+            "ids_since",
+            lane_id=lane.lane_id,
+            ids=[s.event.transaction_id for s in doubtful],
+            since_ms=int(since.timestamp() * 1000) - 1,
+        )
+        stored = {(row[0], bytes(row[1])) for row in rows}
+        return {s.index for s in doubtful if (s.event.transaction_id, s.payload) in stored}
+
+    async def bite(
+        self,
+        lane: LaneFacts,
+        events: list[Spooled],
+        source: str | None,
+        check: Callable[[], None] = lambda: None,
+    ) -> Bite:
+        """Append events; they are in the log once the ticket is done.
+
+        `check` may refuse at the last moment: behind it nothing is awaited.
+        """
+        shard = self._shards[lane.shard_id]
+        accepted_ms = int(events[0].event.accepted_at.timestamp() * 1000)
+        entry = shard.entries.get(lane.lane_id)
+        if entry is None or entry.lane.dedupe is None:
+            entry = await self._intake.ready(shard, lane, accepted_ms)
+        arrivals = Arrivals.at(lane)
+        arrivals.is_plain = False
+        arrivals.has_given_ids = True
+        arrivals.source, arrivals.accepted_ms = source, accepted_ms
+        for at, spooled in enumerate(events):
+            arrivals.add(at, spooled.item, spooled.payload, spooled.event.transaction_id)
+        arrivals.seqs = [spooled.event.seq for spooled in events]
+        results: list[PushResult | None] = [None] * len(events)
+        check()
+        append(shard, entry, arrivals, results, self._now_ms())
+        return Bite(lane, shard, shard.epoch, events, results, shard.ticket())
+
+    def check_owned(self, lane: LaneFacts) -> None:
+        """Refuse a lane that this broker does not write."""
+        self._shards[lane.shard_id].check_owned()
+
+
+def bites(events: list[Spooled], count_max: int) -> Iterator[list[Spooled]]:
+    """Some at a time, those of a bite accepted close together."""
+    start = 0
+    for at in range(1, len(events) + 1):
+        if (
+            at == len(events)
+            or at - start == count_max
+            or events[at].event.accepted_at - events[start].event.accepted_at > TOGETHER
+        ):
+            yield events[start:at]
+            start = at
+
+
+def _spooled(index: int, event: Event, now_ms: int) -> Spooled:
+    payload = payload_of(event)
+    item = PushItem(
+        event.queue,
+        payload,  # type: ignore[arg-type]  # bytes stand for themselves
+        event.partition,
+        event.key,
+        event.transaction_id,
+        event.headers,
+        event.priority,
+        None,
+        event.deliver_at,
+        None
+        if event.expires_at is None
+        else max(1, int(event.expires_at.timestamp() * 1000) - now_ms),
+        event.trace_id,
+    )
+    return Spooled(index, event, item, bytes(payload))

@@ -1,0 +1,153 @@
+"""Replay: what waits in files goes into the log, lane by lane in order, whenever it can.
+
+It goes at full speed while nobody pushes, and in small bites with pauses while somebody does. A
+lane that cannot go on (its queue is full, say) is passed over, and the others go on.
+"""
+
+import time
+
+import structlog
+
+from spillway.broker.breaker import Breaker
+from spillway.broker.carrier import Carrier, Held
+from spillway.broker.duty import Duty
+from spillway.broker.handover import Handover
+from spillway.core.errors import DatabaseUnavailableError, SpillwayError
+from spillway.spool import names
+from spillway.spool.folder import BufferFile
+from spillway.spool.spool import Spool
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 0.1
+LIVE_S = 0.25
+"""A push so short ago means that somebody is pushing: replay is polite."""
+PAUSE_SHARE = 1.0
+"""How long a polite replay pauses after a bite, as a share of the time the bite took."""
+DOOR_EVENTS = 2_000
+"""With so few left, pushes to their lanes wait a moment instead of joining them."""
+PROGRESS_S = 5.0
+
+
+class Replay(Duty):
+    """Empties the spool."""
+
+    name = "replay"
+
+    def __init__(self, spool: Spool, handover: Handover, breaker: Breaker) -> None:
+        super().__init__(INTERVAL_S)
+        self._spool = spool
+        self._handover = handover
+        self._breaker = breaker
+        self._carrier = Carrier(spool, handover, self._is_live, PAUSE_SHARE)
+        self._stuck: dict[BufferFile, int] = {}
+        self._retry_at_s = 0.0
+        self._sources: set[str] = set()
+        self._pushed_s = float("-inf")
+        self._said_s = 0.0
+        self._alarmed = False
+        self.rate = 0.0
+        """Events a second, as of the last file."""
+
+    def note_push(self) -> None:
+        """Somebody pushes."""
+        self._pushed_s = time.monotonic()
+
+    def _is_live(self) -> bool:
+        return time.monotonic() - self._pushed_s < LIVE_S
+
+    @property
+    def replayed(self) -> int:
+        """How many events have gone from files into the log."""
+        return self._carrier.carried
+
+    @property
+    def held(self) -> list[Held]:
+        """The lanes that were passed over, with the reason."""
+        return list(self._carrier.held.values())
+
+    # ------------------------------------------------------------ rounds
+
+    def _left(self) -> int:
+        """Events that may go now."""
+        return self._spool.pending - self._spool.unwritten - sum(self._stuck.values())
+
+    def _may_run(self) -> bool:
+        spool = self._spool
+        in_the_way = spool.hold is not None or self._breaker.is_open or not spool.gate.is_known
+        return self._left() > 0 and not in_the_way
+
+    async def run_once(self) -> int:
+        """Returns how many events left the spool."""
+        if self._stuck and time.monotonic() >= self._retry_at_s:
+            self._stuck.clear()
+            self._carrier.held.clear()
+        before = self.replayed
+        try:
+            while self._may_run() and await self._round():
+                pass
+        except DatabaseUnavailableError as error:
+            self._breaker.trip(error)
+        except SpillwayError as error:
+            if not error.transient:
+                raise
+            log.info("replay_interrupted", why=error.message)
+        finally:
+            self._spool.open_door()
+        self._alarm()
+        if not self._may_run():
+            self.rate = 0.0
+        return self.replayed - before
+
+    async def _round(self) -> int:
+        """Every complete file once, oldest first, and the open one when little else is left."""
+        spool = self._spool
+        before = self.replayed + spool.quarantined
+        if len(spool.files) - len(self._stuck) <= 1:
+            if self._left() <= DOOR_EVENTS:
+                spool.close_door()
+            await spool.rotate()
+        for file in list(spool.files):
+            if self._may_run() and file not in self._stuck:
+                async with spool.working:
+                    if file in spool.files:
+                        await self._file(file)
+        if self._sources and not spool.pending:
+            await self._handover.forget_sources(sorted(self._sources))
+            self._sources.clear()
+        return self.replayed + spool.quarantined - before
+
+    async def _file(self, file: BufferFile) -> None:
+        self._sources.add(names.source_of(file.name))
+        started_s, before = time.monotonic(), self.replayed
+        await self._carrier.carry(file)
+        self.rate = (self.replayed - before) / max(time.monotonic() - started_s, 1e-3)
+        if not file.left:
+            await self._spool.remove(file)
+        elif self._carrier.held:
+            if not self._stuck:
+                self._retry_at_s = time.monotonic() + self._spool.config.retry_interval_s
+            self._stuck[file] = file.left
+        self._say_progress(file)
+
+    # ------------------------------------------------------------ words
+
+    def _say_progress(self, file: BufferFile) -> None:
+        if not self._spool.pending:
+            log.info("spool_replayed", replayed=self.replayed, last_file=file.name)
+        elif time.monotonic() - self._said_s > PROGRESS_S:
+            self._said_s = time.monotonic()
+            log.info(
+                "spool_progress",
+                replayed=self.replayed,
+                pending=self._spool.pending,
+                rate=round(self.rate),
+            )
+
+    def _alarm(self) -> None:
+        """What was found at the start should be gone by now."""
+        limit_s = self._spool.config.startup_recovery_timeout_s
+        late = time.monotonic() - self._spool.opened_s > limit_s
+        if late and not self._alarmed and self._spool.oldest_s > limit_s:
+            self._alarmed = True
+            log.error("spool_recovery_late", pending=self._spool.pending, limit_s=limit_s)

@@ -1,0 +1,127 @@
+"""Revival: events that were set aside are tried again, and go to the end of their lanes."""
+
+import asyncio
+from collections.abc import Iterable
+
+import structlog
+
+from spillway.broker.breaker import Breaker
+from spillway.broker.carrier import error_trouble
+from spillway.broker.duty import Duty
+from spillway.broker.facts import LaneFacts
+from spillway.broker.handover import Handover, Spooled, bites
+from spillway.core.errors import DatabaseUnavailableError, SpillwayError
+from spillway.spool.event import Event, Failed, FailedEvent, Trouble
+from spillway.spool.spool import Spool
+
+log = structlog.get_logger(__name__)
+
+FILES_A_ROUND = 20
+"""The next round goes on behind them: a thousand files of poison must not cost a thousand reads."""
+
+
+class Revival(Duty):
+    """Tries failed events again, every RETRY_INTERVAL or when somebody asks for it."""
+
+    name = "revival"
+
+    def __init__(self, spool: Spool, handover: Handover, breaker: Breaker) -> None:
+        super().__init__(spool.config.retry_interval_s)
+        self._spool = spool
+        self._handover = handover
+        self._breaker = breaker
+        self._behind = ""
+        self.revived = 0
+
+    async def run_once(self) -> int:
+        """Returns how many events went into the log after all."""
+        spool = self._spool
+        if not spool.quarantined or spool.hold is not None or self._breaker.is_open:
+            return 0
+        files = await asyncio.to_thread(spool.quarantine.files)
+        later = [file for file in files if file > self._behind] or files
+        self._behind = later[:FILES_A_ROUND][-1] if later else ""
+        return await self.retry(later[:FILES_A_ROUND])
+
+    async def retry(self, files: Iterable[str], line: int | None = None) -> int:
+        """Try all events of these files, or one line of them."""
+        revived = 0
+        try:
+            for file in files:
+                async with self._spool.working:
+                    revived += await self._retry_file(file, line)
+        except DatabaseUnavailableError as error:
+            self._breaker.trip(error)
+        return revived
+
+    async def _retry_file(self, file: str, line: int | None) -> int:
+        records = await asyncio.to_thread(self._spool.quarantine.read, file)
+        chosen = [
+            (at, _again(record))
+            for at, record in enumerate(records)
+            if isinstance(record, FailedEvent) and line in (None, at + 1)
+        ]
+        gone, troubles = await self._try(chosen)
+        changed = any(records[at].error.code != new.code for at, new in troubles.items())
+        if gone or changed:
+            await asyncio.to_thread(self._spool.quarantine.change, file, _Outcome(gone, troubles))
+        self._spool.quarantined -= len(gone)
+        self.revived += len(gone)
+        if gone:
+            log.info("spool_events_revived", file=file, events=len(gone))
+        return len(gone)
+
+    async def _try(self, chosen: list[tuple[int, Event]]) -> tuple[set[int], dict[int, Trouble]]:
+        """Those that are in the log now, and what is wrong with the others."""
+        found = await self._handover.sort(chosen)
+        troubles = {s.index: error_trouble(error) for s, error in found.refused}
+        gone: set[int] = set()
+        for lane, spooled in found.lanes.values():
+            wanted, stored = await self._handover.split(lane, spooled, None)
+            gone.update(s.index for s in stored)
+            for some in bites(wanted, self._spool.config.max_batch):
+                for s, trouble in await self._give(lane, some):
+                    if trouble is None:
+                        gone.add(s.index)
+                    else:
+                        troubles[s.index] = trouble
+        return gone, troubles
+
+    async def _give(
+        self, lane: LaneFacts, some: list[Spooled]
+    ) -> list[tuple[Spooled, Trouble | None]]:
+        bite = await self._handover.bite(lane, some, None)
+        try:
+            await bite.ticket
+        except SpillwayError as error:
+            if error.transient:
+                raise
+            if len(some) == 1:
+                return [(some[0], error_trouble(error))]
+            # One of them is refused for good: the others are not to wait for it.
+            return [outcome for one in some for outcome in await self._give(lane, [one])]
+        errors = [None if result is None else result.error for result in bite.results]
+        return [
+            (s, None if error is None else Trouble(error.code, error.message, error.hint))
+            for s, error in zip(some, errors, strict=True)
+        ]
+
+
+def _again(record: FailedEvent) -> Event:
+    """As it was, but perhaps in the log already: an earlier attempt may have been cut off."""
+    values = {name: getattr(record, name) for name in Event.__struct_fields__}
+    return Event(**(values | {"doubt": True}))
+
+
+class _Outcome:
+    """What becomes of the records of a file."""
+
+    def __init__(self, gone: set[int], troubles: dict[int, Trouble]) -> None:
+        self._gone = gone
+        self._troubles = troubles
+
+    def __call__(self, at: int, record: Failed) -> Failed | None:
+        if at in self._gone:
+            return None
+        record.error = self._troubles.get(at, record.error)
+        return record
