@@ -12,6 +12,7 @@ from spillway.broker.bodies import Bodies
 from spillway.broker.breaker import Breaker
 from spillway.broker.delivery import Delivery, rfc3339
 from spillway.broker.dispatch import Dispatch
+from spillway.core import commands as cmd
 from spillway.core.errors import NotOwnerError
 from spillway.wire import LeaseRequest, PushItem
 
@@ -21,10 +22,10 @@ GROUP = "default"
 class Scene:
     """A queue with lanes on one shard whose commits land at once."""
 
-    def __init__(self, lone, partitions: int) -> None:
+    def __init__(self, lone, partitions: int, **options) -> None:
         self.lone, self.shard = lone, lone.shard
         self.dispatch = Dispatch()
-        self.queue = lone.queue()
+        self.queue = lone.queue(**options)
         self.entries = [lone.lane(i, f"p{i}", self.queue) for i in range(1, partitions + 1)]
         self.shard.on_ready = lambda entry: self.dispatch.announce(entry.facts)
         self.shard.ticket = self.landed
@@ -101,6 +102,42 @@ async def test_empty_lanes_are_asked_once(scene):
     assert list(line.candidates) == []
     scene.push(2, 20)
     assert list(line.candidates) == [2]
+
+
+async def test_everybody_is_told_what_holds_a_lane_back(lone):
+    """Not only who looks first; whoever does not take from that lane is told of his own."""
+    scene = Scene(lone, partitions=3, order="partition", backoff_base_ms=60_000)
+    scene.push(1, 10, 11)
+    scene.push(2, 20, 21)
+    assert [await scene.lease(), await scene.lease()] == [[10], [20]]
+    assert [await scene.lease() for _ in range(3)] == ["lane_busy"] * 3
+    lone.shard.handle(scene.entries[0], GROUP, cmd.Nack(1, ((1, 1),), delay_ms=60_000))
+    reasons = [await scene.lease(partitions=[name]) for name in ("p1", "p2", "p3") * 2]
+    assert reasons == ["retry_pending", "lane_busy", "empty"] * 2
+    assert await scene.lease(partitions=[]) == "empty"
+    for entry in scene.entries[:2]:
+        lone.shard.handle(entry, GROUP, cmd.Seek(after=9))
+    assert [await scene.lease() for _ in range(2)] == ["empty"] * 2
+
+
+async def test_what_held_a_lane_back_is_forgotten_when_all_lanes_are_looked_at_again(lone):
+    """The shard was away meanwhile: what was known of its lanes is old."""
+    scene = Scene(lone, partitions=1, order="partition")
+    scene.push(1, 10, 11)
+    assert [await scene.lease(), await scene.lease()] == [[10], "lane_busy"]
+    scene.shard.entries[1] = lone.lane(1, "p1", scene.queue)
+    scene.dispatch.look_again()
+    assert [await scene.lease() for _ in range(2)] == ["empty"] * 2
+
+
+async def test_delayed_messages_without_end_are_no_empty_queue(lone, monkeypatch):
+    """A lane that was looked at in part only: the next lease goes on behind."""
+    monkeypatch.setattr("spillway.core.order.SCAN_RUNS_MAX", 1)
+    scene = Scene(lone, partitions=1)
+    scene.push(1, 10, 11)
+    for version in (1, 2):
+        scene.entries[0].lane.schedule.defer(version, lone.clock.ms + 1_000 * version)
+    assert await scene.lease() == "scanning"
 
 
 async def test_a_message_goes_to_one_who_takes_from_its_partition(scene):

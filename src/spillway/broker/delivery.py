@@ -19,6 +19,7 @@ from spillway.broker.shard import Shard
 from spillway.core import commands as cmd
 from spillway.core.errors import DatabaseUnavailableError, NotOwnerError
 from spillway.core.message import BYTES
+from spillway.core.order import at_hole_cap
 from spillway.wire import (
     Consumer,
     LeaseReply,
@@ -129,7 +130,7 @@ class Delivery:
     ) -> tuple[list[Granted], str | None]:
         """Turn the wheel until enough is found or every candidate was asked."""
         if not line.primed:
-            await self._prime(queue, line)
+            line.prime(await self._facts.lanes(queue))
         granted: list[Granted] = []
         try:
             reason = await self._turn(line, request, granted)
@@ -145,8 +146,7 @@ class Delivery:
 
     async def _turn(self, line: Line, request: LeaseRequest, granted: list[Granted]) -> str | None:
         left = request.max
-        reasons: list[str | None] = []
-        foreign = 0
+        foreign, scanning = 0, False
         lanes = line.next_lanes(LANES_ASKED_MAX, request.partitions)
         for lane in lanes:
             shard = self._shards[lane.shard_id]
@@ -155,20 +155,20 @@ class Delivery:
                 continue
             entry = shard.entries.get(lane.lane_id) or await self._load(shard, lane, lanes)
             if entry is None:
-                line.candidates.pop(lane.lane_id, None)
+                line.drop(lane)
                 continue
             found = self._ask(shard, entry, line, request, left)
             if found.grant.runs:
                 granted.append(found)
                 left -= found.size
-            reasons.append(found.grant.reason)
+            scanning |= found.grant.reason == "scanning"
             if left == 0 or len(granted) == LANES_GRANTED_MAX:
                 return None
         if foreign and foreign == len(lanes):
             raise NotOwnerError("the shards of this queue's lanes are not (yet) owned here")
-        if len(lanes) == LANES_ASKED_MAX:
+        if scanning or len(lanes) == LANES_ASKED_MAX:
             return "scanning"
-        return next((reason for reason in reasons if reason not in (None, "empty")), "empty")
+        return line.reason(request.partitions)
 
     def _ask(
         self, shard: Shard, entry: LaneEntry, line: Line, request: LeaseRequest, left: int
@@ -180,23 +180,19 @@ class Delivery:
         command = cmd.LeaseMessages(left, request.visibility_ms, consumer)
         grant = shard.handle(entry, request.group, command)
         # Retries may go above the hole cap, so a lease that got some can be held back by it too.
-        holes, cap = target.state.settled.holes, entry.facts.queue.options.max_ack_holes
-        target.held_back = grant.reason in _HELD_BACK or holes > cap
+        at_cap = at_hole_cap(target.state, entry.facts.queue.policy)
+        why = grant.reason or ("ack_hole_cap" if at_cap else None)
+        held_back_by = why if why in _HELD_BACK else None
+        target.held_back = held_back_by is not None
         # Bodies are taken now: whoever leases next lets go of what has been handed out.
         slices = self._bodies.at_hand(entry, grant.runs)
         found = Granted(shard, entry, request.group, grant, shard.ticket(), slices)
         if found.size < left and grant.reason != "scanning":
-            line.candidates.pop(entry.facts.lane_id, None)
+            line.drop(entry.facts, held_back_by)
         else:
             line.candidates.move_to_end(entry.facts.lane_id)
             line.wake(entry.facts.partition)
         return found
-
-    async def _prime(self, queue: QueueFacts, line: Line) -> None:
-        """Nobody has looked since the start: every lane may have something."""
-        for lane in await self._facts.lanes(queue):
-            line.candidates.setdefault(lane.lane_id, lane)
-        line.primed = True
 
     async def _load(
         self, shard: Shard, lane: LaneFacts, others: list[LaneFacts]

@@ -17,21 +17,45 @@ from spillway.broker.facts import LaneFacts, QueueFacts
 class Line:
     """The candidates and the waiters of one (queue, group)."""
 
-    __slots__ = ("_waiters", "candidates", "primed", "wakes")
+    __slots__ = ("_held_back", "_waiters", "candidates", "primed", "wakes")
 
     def __init__(self) -> None:
         self.candidates: OrderedDict[int, LaneFacts] = OrderedDict()
         self.primed = False
         self.wakes = 0
         """How often something changed: whoever was just looking then must look again."""
+        # Lanes that are no candidates though something waits there: what holds it back.
+        self._held_back: dict[int, tuple[str, str]] = {}
         # Each with the partitions it asks for (None: all), the one that waits longest first.
         self._waiters: dict[asyncio.Future[str | None], AbstractSet[str] | None] = {}
 
     def add(self, lane: LaneFacts) -> None:
         """A lane may have something."""
+        self._held_back.pop(lane.lane_id, None)
         if lane.lane_id not in self.candidates:
             self.candidates[lane.lane_id] = lane
         self.wake(lane.partition)
+
+    def prime(self, lanes: Iterable[LaneFacts]) -> None:
+        """Nobody has looked since the start: every lane may have something."""
+        for lane in lanes:
+            self.candidates.setdefault(lane.lane_id, lane)
+        self.primed = True
+
+    def drop(self, lane: LaneFacts, held_back_by: str | None = None) -> None:
+        """A lane has nothing to lease until it is added again."""
+        self.candidates.pop(lane.lane_id, None)
+        if held_back_by is not None:
+            self._held_back[lane.lane_id] = lane.partition, held_back_by
+        else:
+            self._held_back.pop(lane.lane_id, None)
+
+    def reason(self, partitions: Iterable[str] | None) -> str:
+        """Why there is nothing, where no candidate is left."""
+        wanted = None if partitions is None else set(partitions)
+        held_back = self._held_back.values()
+        reasons = (why for name, why in held_back if wanted is None or name in wanted)
+        return next(reasons, "empty")
 
     def next_lanes(self, count: int, partitions: Iterable[str] | None) -> list[LaneFacts]:
         """The candidates whose turn it is."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from spillway.core.ranges import Range
 
 if TYPE_CHECKING:
+    from spillway.core.policy import Policy
     from spillway.core.state import GroupState, Moment
 
 SCAN_RUNS_MAX = 2_000
@@ -54,14 +55,18 @@ CHOOSE: dict[str, Callable[["GroupState", "Moment", int], Choice]] = {
 }
 
 
+def at_hole_cap(state: "GroupState", policy: "Policy") -> bool:
+    """Whether new messages wait until holes are closed."""
+    # A message that waits for its own time makes a hole that no consumer can close.
+    return state.settled.holes - len(state.waiting.scheduled) > policy.max_ack_holes
+
+
 def _choose_below(state: "GroupState", moment: "Moment", count: int, limit: int) -> Choice:
     ranges = _ripe(state, limit, count)
     left = count - sum(end - start + 1 for start, end in ranges)
     if left == 0:
         return Choice(tuple(ranges))
-    # A message that waits for its own time makes a hole that no consumer can close.
-    holes = state.settled.holes - len(state.waiting.scheduled)
-    if holes > moment.policy.max_ack_holes:
+    if at_hole_cap(state, moment.policy):
         return Choice(tuple(ranges), reason=None if ranges else "ack_hole_cap")
     fresh, deferred = _fresh(state, moment, limit, left)
     ranges.extend(fresh)

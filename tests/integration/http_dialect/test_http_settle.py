@@ -216,6 +216,35 @@ async def test_the_hole_cap_holds_back_new_messages_only(site, queue):
     assert [message["payload"] for message in await site.lease(queue, max=9)] == [5]
 
 
+async def test_a_queue_at_its_hole_cap_drains_after_all_consumers_died(
+    open_site, database_url, queue
+):
+    """Their leases end, whoever waits gets what they held, and new messages follow; even twice."""
+    async with open_site(database_url) as site:
+        await site.make(queue, max_ack_holes=3)
+        await site.push(queue, *range(20))
+        for _ in range(4):
+            held = await site.lease(queue, max=2)
+            await site.ack(held[1])
+        for attempt in (2, 3):
+            assert await reason(site, queue, max=9) == "ack_hole_cap"
+            poll = site.later("POST", f"/v1/queues/{queue}/lease", {"max": 9, "wait_ms": 30_000})
+            await site.waiting(queue, 1)
+            clock = site.broker.clock
+            clock.anchor(clock.now_ms() / 1000 + 3_600)  # an hour passes
+            got = (await poll)[0]["messages"]
+            assert [(m["payload"], m["attempt"]) for m in got] == [
+                (n, attempt) for n in (0, 2, 4, 6)
+            ]
+        drained = []
+        while got:
+            assert await site.ack(*got) == ["acked"] * len(got)
+            drained += [message["payload"] for message in got]
+            got = await site.lease(queue, max=9)
+        assert drained == [0, 2, 4, 6, *range(8, 20)]
+        assert await site.counts(queue) == {"settled": 20}
+
+
 async def test_one_busy_partition_starves_no_other(site, queue):
     """Leases turn over the partitions: the quiet one is in the second lease at the latest."""
     await site.push(queue, *range(1_000), partition="busy")
