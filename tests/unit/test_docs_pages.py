@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from spillway.bench.workload import SCENARIOS
 from spillway.core.routing import hash64, jump, partition_of, shard_of
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +78,18 @@ def test_a_decision_is_a_page_with_the_same_headings(decision):
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
     assert headings == ["Context", "Decision", "Consequences", "What would change our mind"]
     assert len(text.splitlines()) <= DECISION_LINES_MAX
+
+
+@pytest.mark.parametrize("decision", DECISIONS[1:5], ids=name_of)
+def test_a_decision_by_measurement_says_how_to_repeat_it(decision):
+    """By a scenario of the bench that exists, or a script that does."""
+    text = decision.read_text()
+    assert "repeat it with" in text
+    scripts = re.findall(r"\.venv/bin/python (\S+\.py)", text)
+    scenarios = re.findall(r"spillway bench (\w+)", text)
+    assert scripts + scenarios
+    assert [script for script in scripts if not (ROOT / script).is_file()] == []
+    assert set(scenarios) <= set(SCENARIOS)
 
 
 def test_decisions_are_numbered_without_gaps():
