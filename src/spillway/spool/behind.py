@@ -23,6 +23,7 @@ class Behind:
         self._batch_max = batch_max
         self._lines: list[bytes] = []
         self._bytes = 0
+        self._writing = 0
         self._enough = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closing = False
@@ -41,7 +42,7 @@ class Behind:
             raise SpoolFullError(f"{self.pending} events of qos 0 wait to be written")
         self._lines.extend(lines)
         self._bytes += size
-        if len(self._lines) >= self._batch_max:
+        if len(self._lines) - self._writing >= self._batch_max:
             self._enough.set()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="spool-behind")
@@ -62,17 +63,21 @@ class Behind:
         self._enough.clear()
 
     async def _flush(self) -> None:
-        lines, self._lines, size, self._bytes = self._lines, [], self._bytes, 0
+        lines, size = self._lines.copy(), self._bytes
+        self._writing = len(lines)
         try:
             await self._write(lines)
         except SpoolFullError as error:
-            if self._closing:
-                self.lost += len(lines)
-                log.critical("spool_qos0_lost", events=len(lines), error=error.message)
+            if not self._closing:
+                log.warning("spool_qos0_waits", events=len(lines), error=error.message)
                 return
-            log.warning("spool_qos0_waits", events=len(lines), error=error.message)
-            self._lines[:0] = lines
-            self._bytes += size
+            self.lost += len(lines)
+            log.critical("spool_qos0_lost", events=len(lines), error=error.message)
+        finally:
+            self._writing = 0
+        # Only now: while they are being written a kill would lose them, and they take room.
+        del self._lines[: len(lines)]
+        self._bytes -= size
 
     async def close(self) -> None:
         """Write what is pending."""

@@ -31,9 +31,7 @@ class _OpenFile:
 
     def write(self, lines: list[bytes]) -> None:
         """Append; not durable yet."""
-        rest = memoryview(b"".join(lines))
-        while rest:
-            rest = rest[os.write(self.number, rest) :]
+        disk.write_all(self.number, b"".join(lines))
         self.events += len(lines)
         self.bytes += sum(map(len, lines))
 
@@ -45,15 +43,16 @@ class _OpenFile:
 
     def drop(self) -> None:
         """It was never there."""
-        os.close(self.number)
         self.path.unlink()
+        os.close(self.number)
 
     def complete(self) -> BufferFile:
         """Its last name says that nothing more comes."""
-        os.close(self.number)
+        oldest_ms = disk.oldest_ms(self.path)
         name = self.path.name.removesuffix(names.OPEN) + names.COMPLETE
         path = self.path.rename(self.path.with_name(name))
-        return BufferFile(path, self.events, self.bytes, disk.oldest_ms(path))
+        os.close(self.number)
+        return BufferFile(path, self.events, self.bytes, oldest_ms)
 
 
 class FileWriter:
@@ -65,6 +64,8 @@ class FileWriter:
         self._events_per_file = events_per_file
         self._reached = reached
         self._file: _OpenFile | None = None
+        self._ended: list[_OpenFile] = []
+        """Nothing more comes to them, but their names do not say so yet."""
 
     def write(self, lines: list[bytes]) -> list[BufferFile]:
         """Returns the files that are full now."""
@@ -82,7 +83,8 @@ class FileWriter:
             ) from error
         self._reached("after_fsync_before_reply")
         self._file = files.pop()
-        return [file.complete() for file in files] + self._full()
+        self._ended += files
+        return self.complete() if self._is_full(self._file) else self._rename()
 
     def _spread(self, files: list[_OpenFile], lines: list[bytes]) -> None:
         at = 0
@@ -104,29 +106,36 @@ class FileWriter:
         self, files: list[_OpenFile], kept: _OpenFile | None, before: tuple[int, int]
     ) -> None:
         """Nobody was told yes, so nothing of it may stay."""
-        try:
-            for file in files:
+        for file in files:
+            try:
                 if file is kept:
                     file.cut(*before)
                 else:
                     file.drop()
-        except OSError as error:
-            log.critical("spool_undo_failed", folder=str(self._folder.path), error=str(error))
+            except OSError as error:
+                log.critical("spool_undo_failed", file=str(file.path), error=str(error))
 
     def _is_full(self, file: _OpenFile) -> bool:
         return file.events >= self._events_per_file or file.bytes >= FILE_BYTES_MAX
 
-    def _full(self) -> list[BufferFile]:
-        return self.complete() if self._file is not None and self._is_full(self._file) else []
-
     def complete(self) -> list[BufferFile]:
-        """End the open file, if there is one."""
-        file, self._file = self._file, None
-        if file is None:
-            return []
-        complete = file.complete()
-        self._reached("after_rename")
-        return [complete]
+        """End the open file, if there is one; returns the files that are complete now."""
+        if self._file is not None:
+            self._ended.append(self._file)
+            self._file = None
+        return self._rename()
+
+    def _rename(self) -> list[BufferFile]:
+        """What they hold was accepted: a file that keeps its name for now is tried again."""
+        complete: list[BufferFile] = []
+        try:
+            while self._ended:
+                complete.append(self._ended[0].complete())
+                del self._ended[0]
+                self._reached("after_rename")
+        except OSError as error:
+            log.warning("spool_rename_failed", file=str(self._ended[0].path), error=str(error))
+        return complete
 
 
 @dataclass(slots=True)
@@ -150,6 +159,9 @@ class Journal:
     def write(self, lines: list[bytes]) -> asyncio.Future[None]:
         """Done once the lines are durable; SpoolFullError: none of them is."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not lines:
+            waiter.set_result(None)
+            return waiter
         self._gathering.lines.extend(lines)
         self._gathering.waiters.append(waiter)
         if self._task is None:

@@ -154,7 +154,11 @@ class Spool:
     def accept(self, parts: Parts) -> None:
         """Take pushes of qos 0; they are written a moment later, and hold nobody back."""
         lines, size = self._lines(parts)
-        self._behind.accept(lines)
+        try:
+            self._behind.accept(lines)
+        except SpoolFullError:
+            self.refused += len(lines)
+            raise
         self._take_in(parts, size, self._open[names.QOS0], 1)
 
     async def _write_qos0(self, lines: list[bytes]) -> None:

@@ -14,8 +14,8 @@ from spillway.spool import folder as disk
 from spillway.spool.event import Address, Event
 from spillway.spool.spool import Spool, SpoolConfig
 
-NOW_MS = 1_700_000_000_000
 ACCEPTED_AT = datetime(2026, 1, 1, tzinfo=UTC)
+NOW_MS = 1_767_225_600_000
 
 
 def event_of(number: int = 1, queue: str = "orders", partition: str | None = "a", **fields: Any):
@@ -73,7 +73,7 @@ def numbers_in() -> Callable[[Path], list[int]]:
 
 
 class Clock:
-    """The broker's clock, set by the test."""
+    """The broker's clock, set by the test; every event is accepted at its start."""
 
     def __init__(self) -> None:
         self.ms = NOW_MS

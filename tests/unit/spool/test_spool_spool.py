@@ -1,0 +1,337 @@
+"""The whole spool: what is accepted, counted, held back, found again and done with."""
+
+import asyncio
+import os
+
+import pytest
+
+from spillway.core.errors import SpoolFileNotFoundError, SpoolFolderError, SpoolFullError
+from spillway.spool import folder as disk
+from spillway.spool import verify
+from spillway.spool.event import Address, address_of
+from spillway.spool.spool import Hold, Spool, SpoolConfig
+
+A, B = Address("default", "orders", "a"), Address("default", "orders", "b")
+DAY_MS = 86_400_000
+
+
+def counts(spool: Spool) -> tuple[int, dict, bool]:
+    queues = {queue: count for (_, queue), count in spool.by_queue.items() if count}
+    return spool.pending, queues, spool.gate.holds(A)
+
+
+def bytes_on_disk(spool: Spool) -> int:
+    return sum(path.stat().st_size for path in disk.entries(spool.config.folder)[0])
+
+
+def refuse(monkeypatch) -> None:
+    def fails(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fdatasync", fails)
+
+
+NOTHING = (0, {}, False)
+
+# ---------------------------------------------------------------- counts
+
+
+async def test_accepted_events_are_counted(opened, push):
+    """By queue and in all, and the lane is held."""
+    async with opened() as spool:
+        await spool.append(push(1, 2) + push(3, queue="returns"))
+        await spool.append(push(4))
+        assert counts(spool) == (4, {"orders": 3, "returns": 1}, True)
+        assert not spool.gate.holds(B)
+        assert (spool.open_events, spool.accepted, spool.refused) == (4, 4, 0)
+        assert spool.bytes == bytes_on_disk(spool)
+        await spool.rotate()
+        assert (spool.open_events, counts(spool)[0]) == (0, 4)
+        assert spool.bytes == bytes_on_disk(spool) == spool.files[0].bytes
+
+
+async def test_refused_events_are_not_counted(opened, push, monkeypatch):
+    """All counts are as if they had never come, but for that of the refused."""
+    async with opened() as spool:
+        await spool.append(push(1))
+        before, size = counts(spool), spool.bytes
+        with monkeypatch.context() as patch:
+            refuse(patch)
+            with pytest.raises(SpoolFullError):
+                await spool.append(push(2, 3) + push(4, queue="returns"))
+        assert (counts(spool), spool.bytes) == (before, size)
+        assert (spool.accepted, spool.refused, spool.open_events) == (1, 3, 1)
+        await spool.append(push(5))
+        assert spool.bytes == bytes_on_disk(spool)
+
+
+async def test_who_stops_waiting_changes_nothing(opened, push, tmp_path, numbers_in):
+    """The events are written and counted all the same."""
+    async with opened() as spool:
+        task = asyncio.create_task(spool.append(push(1, 2)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await spool.append(push(3))
+        await spool.rotate()
+        assert counts(spool) == (3, {"orders": 3}, True)
+        assert numbers_in(spool.files[0].path) == [1, 2, 3]
+        assert spool.bytes == bytes_on_disk(spool)
+
+
+async def test_who_stops_waiting_for_a_refusal_changes_nothing(opened, push, monkeypatch):
+    """The counts go back although nobody hears of it."""
+    async with opened() as spool:
+        refuse(monkeypatch)
+        task = asyncio.create_task(spool.append(push(1, 2)))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task, spool._journal._task})
+        monkeypatch.undo()
+        assert (counts(spool), spool.bytes, spool.refused) == (NOTHING, 0, 2)
+
+
+async def test_no_events_are_accepted_at_once(opened):
+    """Nothing is written, and nobody waits."""
+    async with opened() as spool:
+        async with asyncio.timeout(5):
+            await spool.append([])
+        assert counts(spool) == NOTHING
+        await spool.rotate()
+        assert spool.files == []
+
+
+async def test_counts_are_right_after_a_restart(opened, push, tmp_path, make_lines):
+    """Also of what a crash left open."""
+    async with opened(events_per_file=2) as spool:
+        await spool.append(push(1, 2, 3) + push(4, queue="returns"))
+        before = counts(spool), spool.bytes
+    name = spool.folder.names.next("failover")
+    (tmp_path / name).write_bytes(b"".join(make_lines(5, 6))[:-1])
+    async with opened() as again:
+        assert counts(again) == (5, {"orders": 4, "returns": 1}, True)
+        assert again.bytes == before[1] + len(make_lines(5)[0]) == bytes_on_disk(again)
+        assert (again.open_events, len(again.files)) == (0, 3)
+
+
+async def test_everything_is_held_until_the_files_are_indexed(tmp_path, opened, push, clock):
+    """A file of an earlier run may hold anything back."""
+    async with opened() as spool:
+        await spool.append(push(1))
+    again = Spool(SpoolConfig(tmp_path), clock.now_ms)
+    await again.open()
+    assert again.gate.holds(Address("other", "any", "x"))
+    await again.append(push(2, partition="b"))
+    await again.index()
+    assert [again.gate.holds(a) for a in (A, B, Address("other", "any", "x"))] == [
+        True,
+        True,
+        False,
+    ]
+    assert counts(again) == (2, {"orders": 2}, True)
+    await again.close()
+
+
+async def test_an_empty_folder_holds_nobody(tmp_path, clock):
+    """There is nothing to look at first."""
+    spool = Spool(SpoolConfig(tmp_path), clock.now_ms)
+    await spool.open()
+    assert not spool.gate.holds(A)
+    await spool.close()
+
+
+async def test_events_of_an_unknown_partition_hold_their_queue(opened, push):
+    """Until they are done."""
+    async with opened() as spool:
+        await spool.append(push(1, partition=None))
+        assert spool.gate.holds(A)
+        assert spool.gate.holds(B)
+        await spool.rotate()
+        spool.finish(spool.files[0], [(0, Address("default", "orders", None))])
+        assert not spool.gate.holds(A)
+
+
+# ---------------------------------------------------------------- done with
+
+
+async def test_finished_events_are_counted_once(opened, push):
+    """A replay that is repeated changes nothing."""
+    async with opened() as spool:
+        await spool.append(push(1, 2, 3))
+        await spool.rotate()
+        [file] = spool.files
+        assert spool.finish(file, [(0, A), (2, A)]) == 2
+        assert spool.finish(file, [(0, A), (2, A)]) == 0
+        assert (counts(spool), file.left) == ((1, {"orders": 1}, True), 1)
+        assert spool.finish(file, [(1, A)]) == 1
+        assert counts(spool) == NOTHING
+        await spool.remove(file)
+        assert (spool.files, spool.bytes, dict(spool.by_queue)) == ([], 0, {})
+        assert disk.entries(spool.config.folder) == ([], [])
+
+
+async def test_a_damaged_line_that_names_no_lane_is_done_with_too(opened, push):
+    """It holds nobody back, and still counts as pending until then."""
+    async with opened() as spool:
+        await spool.append(push(1, 2))
+        await spool.rotate()
+        path = spool.files[0].path
+    path.write_bytes(b"\xff" + path.read_bytes()[1:])
+    async with opened() as again:
+        assert counts(again) == (2, {"orders": 1}, True)
+        [file] = again.files
+        texts, _ = disk.read_window(file.path, 0)
+        assert again.finish(file, enumerate(map(address_of, texts))) == 2
+        assert counts(again) == NOTHING
+
+
+async def test_a_discarded_file_is_gone(opened, push, monkeypatch):
+    """What was done before does not count again."""
+    monkeypatch.setattr(disk.read_window, "__defaults__", (64,))
+    async with opened(events_per_file=3) as spool:
+        await spool.append(push(1, 2, 3, 4))
+        [file] = spool.files
+        spool.finish(file, [(1, A)])
+        assert await spool.discard(spool.file(file.name)) == 2
+        assert (counts(spool), spool.files) == ((1, {"orders": 1}, True), [])
+        assert not file.path.exists()
+        with pytest.raises(SpoolFileNotFoundError):
+            spool.file(file.name)
+
+
+async def test_files_stand_in_the_order_in_which_they_were_begun(opened, push):
+    """Of both streams, also when an older one is completed later."""
+    async with opened(max_batch=1) as spool:
+        await spool.append(push(1))
+        spool.accept(push(2))
+        await spool._behind.close()
+        await spool.rotate()
+        names = [file.name for file in spool.files]
+        assert [name.partition("_")[0] for name in names] == ["failover", "qos0"]
+        assert names == sorted(names, key=disk.age)
+
+
+async def test_numbers_ascend_over_files_and_runs(opened, push, tmp_path, clock):
+    """Whatever was refused in between, and whatever the clock says."""
+    for _ in range(2):
+        async with opened(events_per_file=2, bytes_max=5_000) as spool:
+            await spool.append(push(1, 2, 3))
+            with pytest.raises(SpoolFullError):
+                await spool.append(push(*range(100)))
+            await spool.append(push(4, 5))
+        clock.ms -= DAY_MS
+    checks = verify.check_folder(tmp_path)
+    assert [check.events for check in checks] == [2, 2, 1] * 2
+    assert all(check.is_sound for check in checks)
+
+
+async def test_closing_ends_the_files(opened, push, tmp_path, numbers_in):
+    """Everything is durable and complete, of both streams."""
+    async with opened(flush_ms=3_600_000) as spool:
+        await spool.append(push(1))
+        spool.accept(push(2, 3))
+        assert spool.unwritten == 2
+    paths, _ = disk.entries(tmp_path)
+    assert all(path.name.endswith(".buf") for path in paths)
+    assert [numbers_in(path) for path in paths] == [[1], [2, 3]]
+    assert (spool.unwritten, spool.lost) == (0, 0)
+
+
+async def test_an_unwritable_folder_is_told_at_the_start(tmp_path, opened, clock):
+    """And closing what never opened is no error."""
+    async with opened():
+        other = Spool(SpoolConfig(tmp_path), clock.now_ms)
+        with pytest.raises(SpoolFolderError):
+            await other.open()
+        await other.close()
+
+
+# ---------------------------------------------------------------- bounds
+
+
+async def test_a_full_spool_refuses(opened, push):
+    """Nothing of the call is accepted; when there is room again, all is well."""
+    async with opened(bytes_max=1_000) as spool:
+        await spool.append(push(1, 2))
+        before, size = counts(spool), bytes_on_disk(spool)
+        with pytest.raises(SpoolFullError, match="1000"):
+            await spool.append(push(3, 4))
+        with pytest.raises(SpoolFullError):
+            spool.accept(push(3, 4))
+        assert (counts(spool), bytes_on_disk(spool), spool.refused) == (before, size, 4)
+        await spool.rotate()
+        await spool.discard(spool.files[0])
+        await spool.append(push(3, 4))
+        assert counts(spool)[0] == 2
+
+
+async def test_a_spool_that_is_too_old_refuses(opened, push, clock):
+    """Nobody replays it, and somebody should know."""
+    async with opened(age_max_s=60) as spool:
+        await spool.append(push(1))
+        clock.ms += 60_000
+        assert spool.oldest_s == 60
+        await spool.append(push(2))
+        clock.ms += 1
+        with pytest.raises(SpoolFullError, match="oldest"):
+            await spool.append(push(3))
+        await spool.rotate()
+        with pytest.raises(SpoolFullError, match="oldest"):
+            await spool.append(push(3))
+        assert spool.refused == 2
+        await spool.discard(spool.files[0])
+        assert spool.oldest_s == 0
+        await spool.append(push(3))
+
+
+async def test_memory_for_qos_0_is_bounded_and_refusals_are_counted(opened, push, monkeypatch):
+    """As those of the disk are."""
+    monkeypatch.setattr("spillway.spool.behind.PENDING_BYTES_MAX", 10)
+    async with opened() as spool:
+        with pytest.raises(SpoolFullError):
+            spool.accept(push(1, 2))
+        assert (counts(spool), spool.refused, spool.accepted) == (NOTHING, 2, 0)
+
+
+# ---------------------------------------------------------------- holding, the door
+
+
+async def test_a_hold_survives_a_restart(opened):
+    """Until it is ended; ending it twice is no error."""
+    hold = Hold("eve", "upgrade", "2026-01-01T00:00:00Z")
+    async with opened() as spool:
+        assert spool.hold is None
+        await spool.begin_hold(hold)
+    async with opened() as spool:
+        assert spool.hold == hold
+        await spool.end_hold()
+        await spool.end_hold()
+        assert spool.hold is None
+    async with opened() as spool:
+        assert spool.hold is None
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"{}", b'{"actor":"\xff"}', b"\xff"])
+async def test_a_hold_that_cannot_be_read_holds(opened, tmp_path, text):
+    """What it said is lost, what it meant is not."""
+    (tmp_path / "hold.json").write_bytes(text)
+    async with opened() as spool:
+        assert spool.hold.actor == "unknown"
+        assert spool.foreign == []
+
+
+async def test_the_door(opened):
+    """Who waits there is let go when it opens; nobody waits when it is not closed."""
+    async with opened() as spool:
+        assert await spool.at_door(10) is False
+        spool.close_door()
+        spool.close_door()
+        assert await spool.at_door(0) is False
+        waiting = asyncio.create_task(spool.at_door(10))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        spool.open_door()
+        spool.open_door()
+        assert await waiting is True
+        assert await spool.at_door(10) is False
