@@ -72,7 +72,7 @@ def make_broker(
     settings: Settings | None = None,
     *,
     address: str = "",
-    embedded: EmbeddedPostgres | None = None,
+    keeper: Keeper | None = None,
 ) -> Broker:
     """A broker on a database that it migrates as soon as it can; not started yet."""
     settings = settings or load()
@@ -85,7 +85,7 @@ def make_broker(
         return len(await database.rows("shards"))
 
     config = broker_config(settings, new_broker_id(), address)
-    keepers = [] if embedded is None else [Keeper(embedded)]
+    keepers = [] if keeper is None else [keeper]
     return Broker(database, config, prepare, more_duties=keepers)
 
 
@@ -104,23 +104,24 @@ async def running_broker(
 
 
 @asynccontextmanager
-async def embedded_postgres(settings: Settings) -> AsyncIterator[EmbeddedPostgres | None]:
-    """The embedded PostgreSQL of the data folder, running; none where a URL is given."""
+async def embedded_postgres(settings: Settings) -> AsyncIterator[Keeper | None]:
+    """The keeper of the data folder's PostgreSQL; none where a URL is given."""
     if settings.database_url is not None:
         yield None
         return
     embedded = EmbeddedPostgres(Path(settings.data))
-    await asyncio.to_thread(embedded.start)
+    (Path(settings.data) / "database-url").write_text(await asyncio.to_thread(embedded.claim))
+    keeper = Keeper(embedded)
     try:
-        (Path(settings.data) / "database-url").write_text(embedded.url)
-        yield embedded
+        await keeper.start()
+        yield keeper
     finally:
         await asyncio.to_thread(embedded.stop)
 
 
-def database_url(settings: Settings, embedded: EmbeddedPostgres | None) -> str:
+def database_url(settings: Settings, keeper: Keeper | None) -> str:
     """The URL of the database to use: that of the embedded PostgreSQL, or the given one."""
-    if embedded is not None:
-        return embedded.url
+    if keeper is not None:
+        return keeper.url
     assert settings.database_url is not None
     return settings.database_url.get_secret_value()

@@ -63,9 +63,9 @@ async def _serve(settings: "Settings") -> None:
 
     stop = asyncio.Event()
     _on_signals(stop)
-    async with wiring.embedded_postgres(settings) as embedded:
-        url = wiring.database_url(settings, embedded)
-        broker = wiring.make_broker(url, settings, embedded=embedded)
+    async with wiring.embedded_postgres(settings) as keeper:
+        url = wiring.database_url(settings, keeper)
+        broker = wiring.make_broker(url, settings, keeper=keeper)
         limits = Limits(settings.request_bytes_max, settings.items_max, settings.require_api_key)
 
         def listening(port: int) -> None:

