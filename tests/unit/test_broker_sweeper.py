@@ -54,7 +54,9 @@ def clock():
 
 @pytest.fixture
 def sweeper(shard, clock):
-    return Sweeper([shard], clock)
+    sweeper = Sweeper([shard], clock)
+    shard.on_alarm = sweeper.set_alarm
+    return sweeper
 
 
 async def test_the_earliest_alarm_rings_first(sweeper, shard):
@@ -161,6 +163,7 @@ async def test_a_round_is_bounded(sweeper, shard):
 async def test_a_lease_that_ends_makes_its_message_leasable(lone):
     """With a real shard: nobody leases, and yet the lane calls when the lease is over."""
     sweeper = Sweeper([lone.shard], lone.clock)
+    lone.shard.on_alarm = sweeper.set_alarm
     entry = lone.lane(tail=1, backoff_base_ms=0)
     lone.shard.handle(entry, "g", cmd.CreateGroup())
     lone.shard.handle(entry, "g", cmd.LeaseMessages(1, visibility_ms=50))

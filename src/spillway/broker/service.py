@@ -197,6 +197,7 @@ class Broker:
             )
             shard.on_away = self.breaker.trip
             shard.on_ready = self._announce
+            shard.on_alarm = self.sweeper.set_alarm
             shard.on_taking = self._take_facts
             shard.on_acquired = self.awakening.note
             shard.on_counts = self.counters.add

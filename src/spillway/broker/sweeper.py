@@ -29,8 +29,6 @@ class Sweeper(Duty):
         self._alarms: list[tuple[int, int, int, int]] = []
         self._order = 0
         self._wakes_ms = 0
-        for shard in shards:
-            shard.on_alarm = self.set_alarm
 
     def set_alarm(self, entry: LaneEntry, at_ms: int) -> None:
         """Look at this lane then."""
