@@ -128,8 +128,9 @@ class Spool:
         self.gate.is_known = True
 
     async def close(self) -> None:
-        """Write what is pending, end the open files, give the folder free."""
+        """Write what is pending, end the open files, give the folder free; twice is fine."""
         if self.opened_s > float("-inf"):
+            self.opened_s = float("-inf")
             await self._behind.close()
             await self._journal.close()
             await self._qos0_journal.close()

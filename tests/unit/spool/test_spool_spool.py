@@ -238,6 +238,14 @@ async def test_closing_ends_the_files(opened, push, tmp_path, numbers_in):
     assert (spool.unwritten, spool.lost) == (0, 0)
 
 
+async def test_closing_twice_is_fine(opened, push):
+    """A start that failed closes it, and so does the stop behind it."""
+    async with opened() as spool:
+        await spool.append(push(1))
+        await spool.close()
+        await spool.close()
+
+
 async def test_an_unwritable_folder_is_told_at_the_start(tmp_path, opened, clock):
     """And closing what never opened is no error."""
     async with opened():
