@@ -8,7 +8,7 @@ import pytest
 from spillway import wire
 from spillway.client.errors import BrokerUnreachableError
 from spillway.client.message import AsyncMessage, Messages
-from spillway.client.worker import Worker
+from spillway.client.worker import PAUSE_S, Worker
 from spillway.core.errors import DatabaseUnavailableError, QueueNotFoundError
 from spillway.wire import SettleReply, SettleResult
 
@@ -24,9 +24,13 @@ class FakeClient:
         self.settled = asyncio.Event()
         self.extended = asyncio.Event()
         self.away = 0
+        self.lease_unavailable = 0
 
     async def lease(self, queue, group="default", **options):
         await asyncio.sleep(0)
+        if self.lease_unavailable:
+            self.lease_unavailable -= 1
+            return Messages([], DatabaseUnavailableError.code)
         count = options["max"]
         self.largest_lease = max(self.largest_lease, count)
         given, self.supply = self.supply[:count], self.supply[count:]
@@ -175,6 +179,22 @@ async def test_settlements_survive_a_lost_broker():
 
     await run_until(Worker(client, "q", handle), client.settled)
     assert sorted(client.acks) == ["r0", "r1"]
+
+
+async def test_a_broker_without_its_database_is_not_asked_again_at_once(monkeypatch):
+    """It answers empty whatever `wait_ms` says: asked in a loop it would be asked without end."""
+    pauses = []
+    client = FakeClient(range(1), 1)
+    client.lease_unavailable = 3
+    sleep = asyncio.sleep
+
+    async def pause(seconds):
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("spillway.client.worker.asyncio.sleep", pause)
+    await run_until(Worker(client, "q", lambda _: None), client.settled)
+    assert pauses.count(PAUSE_S) == 3
 
 
 async def test_permanent_errors_end_the_worker():

@@ -6,8 +6,8 @@ from contextlib import suppress
 from spillway.api.attendance import Attendance, ClientGoneError
 from spillway.api.call import Call
 from spillway.api.payloads import dress
-from spillway.api.response import Response
-from spillway.core.errors import SpillwayError
+from spillway.api.response import RETRY_AFTER, Response
+from spillway.core.errors import DatabaseUnavailableError, SpillwayError
 from spillway.wire import LeaseRequest, Message, SettleRequest
 
 
@@ -16,7 +16,8 @@ async def lease(call: Call) -> Response:
     with Attendance(call.receive) as caller:
         reply = await call.broker.lease(call.org, call.params["queue"], request)
     _hand_over(call, caller, reply.messages)
-    return call.reply(reply)
+    away = reply.reason == DatabaseUnavailableError.code
+    return call.reply(reply, headers=RETRY_AFTER if away else ())
 
 
 async def settle(call: Call) -> Response:

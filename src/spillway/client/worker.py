@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from spillway.client.message import AsyncMessage, Messages, error_text
-from spillway.core.errors import SpillwayError
+from spillway.core.errors import DatabaseUnavailableError, SpillwayError
 from spillway.wire import Consumer, Extend, Nack, SettleReply
 
 _log = logging.getLogger("spillway.worker")
@@ -125,7 +125,7 @@ class Worker:
 
     async def _lease(self, free: int) -> Sequence[AsyncMessage]:
         try:
-            return await self._client.lease(
+            leased = await self._client.lease(
                 self._queue,
                 self._group,
                 max=free,
@@ -136,9 +136,14 @@ class Worker:
         except SpillwayError as error:
             if not error.transient:
                 raise
-            _log.warning("cannot lease now: %s", error)
-            await asyncio.sleep(PAUSE_S)
-            return ()
+            why = str(error)
+        else:
+            if leased.reason != DatabaseUnavailableError.code:
+                return leased
+            why = leased.reason  # an answer at once, whatever `wait_ms` says
+        _log.warning("cannot lease now: %s", why)
+        await asyncio.sleep(PAUSE_S)
+        return ()
 
     async def _handle(self, message: AsyncMessage) -> None:
         try:

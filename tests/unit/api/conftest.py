@@ -87,6 +87,7 @@ class StandIn:
     calls: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     pushed: list[wire.PushItem] = field(default_factory=list)
     waiting: list[wire.Message] = field(default_factory=list)
+    reason: str = "empty"
     error: BaseException | None = None
     push_errors: dict[int, wire.ErrorDetail] = field(default_factory=dict)
     status: str = "ok"
@@ -142,7 +143,7 @@ class StandIn:
         self.asked("lease", org, queue, request)
         await self.held()
         messages, self.waiting = self.waiting, []
-        return wire.LeaseReply(messages=messages, reason=None if messages else "empty")
+        return wire.LeaseReply(messages=messages, reason=None if messages else self.reason)
 
     def give_back(self, messages):
         self.asked("give_back", list(messages))

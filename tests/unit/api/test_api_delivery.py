@@ -39,6 +39,15 @@ async def test_an_empty_lease_says_why(skin):
     """Nothing due is no error."""
     answer = await skin("POST", LEASE)
     assert answer.json == {"messages": [], "reason": "empty"}
+    assert "retry-after" not in answer.headers
+
+
+async def test_a_lease_without_a_database_says_when_to_come_back(skin, broker):
+    """It is answered at once, whatever the caller would have waited."""
+    broker.reason = "database_unavailable"
+    answer = await skin("POST", LEASE, LONG)
+    assert (answer.status, answer.json["reason"]) == (200, "database_unavailable")
+    assert answer.headers["retry-after"] == "1"
 
 
 @pytest.mark.parametrize(
