@@ -9,7 +9,7 @@ OK, FAILED, USAGE, DEPENDENCY_DOWN, REFUSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 failed, or a check found trouble; 2 wrong usage; 3 a dependency is "
-    "down (broker, PostgreSQL); 4 not found or refused; 130 interrupted."
+    "down (broker, PostgreSQL, spool folder); 4 not found or refused; 130 interrupted."
 )
 
 

@@ -260,6 +260,7 @@ class SpoolFolderError(SpillwayError):
     """The folder of the spool cannot be used."""
 
     code = "spool_folder"
+    status = 503
     hint = "give FILE_BUFFER_DIR a folder that this process may write and no other broker uses"
 
 
