@@ -45,6 +45,11 @@ class Call:
         self.org, self._key_name = org, key_name
 
     @property
+    def has_key(self) -> bool:
+        """Whether the caller came with an API key, so that its org is sure."""
+        return self._key_name is not None
+
+    @property
     def actor(self) -> str:
         """Who is named in the audit of a change."""
         named = self.headers.get(b"x-spillway-actor")

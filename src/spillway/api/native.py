@@ -4,7 +4,7 @@ Dispatch, the Allow header, /openapi.json and /docs are all read off this table.
 """
 
 from spillway import wire
-from spillway.api import delivery, health, inspection, metrics, queues, verbs
+from spillway.api import delivery, health, inspection, metrics, queues, spool, verbs
 from spillway.api.health import LiveReply
 from spillway.api.push import PushRefusal, push
 from spillway.api.reference import with_reference
@@ -179,6 +179,32 @@ _ROUTES = (
         "Start leasing again",
         _VERB,
         body=wire.PauseRequest,
+        body_optional=True,
+    ),
+    # ------------------------------------------------------------ the spool
+    Route(
+        "GET",
+        "/v1/spool",
+        spool.status,
+        "What waits in files, since when, and what stands in its way",
+        {200: (wire.SpoolReply,)},
+    ),
+    Route(
+        "POST",
+        "/v1/spool/hold",
+        spool.hold,
+        "Route pushes to files on purpose, and replay nothing",
+        {200: (wire.SpoolReply,)},
+        body=wire.SpoolHoldRequest,
+        body_optional=True,
+    ),
+    Route(
+        "POST",
+        "/v1/spool/release",
+        spool.release,
+        "End the hold: replay, and let pushes through again",
+        {200: (wire.SpoolReply,)},
+        body=wire.SpoolHoldRequest,
         body_optional=True,
     ),
     # ------------------------------------------------------------ the broker itself

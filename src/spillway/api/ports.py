@@ -96,6 +96,14 @@ class Insights(Protocol):
     async def audit(self) -> wire.AuditReply: ...
 
 
+class Spoolkeeping(Protocol):
+    """The operator's work on the spool; it goes on while PostgreSQL is away."""
+
+    async def status(self) -> wire.SpoolReply: ...
+    async def hold(self, request: wire.SpoolHoldRequest, actor: str) -> wire.SpoolReply: ...
+    async def release(self, request: wire.SpoolHoldRequest, actor: str) -> wire.SpoolReply: ...
+
+
 class Broker(Protocol):
     """Everything behind a route."""
 
@@ -103,6 +111,8 @@ class Broker(Protocol):
     def operations(self) -> Operations: ...
     @property
     def insights(self) -> Insights: ...
+    @property
+    def spoolkeeping(self) -> Spoolkeeping: ...
 
     async def push(
         self, org: str, items: list[wire.PushItem], *, qos: int = 1

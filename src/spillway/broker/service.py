@@ -37,6 +37,7 @@ from spillway.broker.replay import Replay
 from spillway.broker.revival import Revival
 from spillway.broker.settlement import Settlement
 from spillway.broker.shard import Shard, ShardConfig
+from spillway.broker.spoolkeeping import Spoolkeeping
 from spillway.broker.sweeper import Sweeper
 from spillway.core.errors import DatabaseUnavailableError, ShuttingDownError, SpillwayError
 from spillway.core.metrics import Family
@@ -131,6 +132,14 @@ class Broker:
             database=database,
             budgets=self.budgets,
             insights=self.insights,
+            now_ms=self.clock.now_ms,
+        )
+        self.spoolkeeping = Spoolkeeping(
+            self.spool,
+            self.replay,
+            self.revival,
+            self.breaker,
+            is_connected=self._is_connected,
             now_ms=self.clock.now_ms,
         )
         self._metrics = Metrics(
@@ -291,10 +300,13 @@ class Broker:
         await self.facts.refresh()
         self.dispatch.look_again()
 
+    def _is_connected(self) -> bool:
+        return self.ownership.database_answers and not self.breaker.is_open
+
     def health(self) -> HealthReply:
         """How this broker is: ok while it holds its shards and PostgreSQL answers."""
         owned = sum(shard.owned for shard in self.shards)
-        connected = self.ownership.database_answers and not self.breaker.is_open
+        connected = self._is_connected()
         whole = connected and owned == len(self.shards)
         return HealthReply(
             status="ok" if whole and not self._stopping else "degraded",

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from spillway.client import operations, requests
+from spillway.client import spool as spoolkeeping
 from spillway.client.batch import Batch, Item, all_failed, batches, placed
 from spillway.client.consume import AsyncConsumption
 from spillway.client.errors import ClientClosedError, PushFailedError, detail_of
@@ -137,6 +138,10 @@ class AsyncClient(AsyncDoor):
     seek = _call(operations.seek)
     pause = _call(operations.pause)
     resume = _call(operations.resume)
+
+    spool = _call(spoolkeeping.status)
+    spool_hold = _call(spoolkeeping.hold)
+    spool_release = _call(spoolkeeping.release)
 
     health = _call(operations.health)
     live = _call(operations.live)

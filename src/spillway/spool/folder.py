@@ -7,6 +7,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 
 import structlog
@@ -16,7 +17,7 @@ from spillway.spool import event, names
 
 log = structlog.get_logger(__name__)
 
-LOCK, HOLD, FAILED = "spool.lock", "hold.json", "failed"
+LOCK, HOLD, ACTIONS, FAILED = "spool.lock", "hold.json", "actions.jsonl", "failed"
 WINDOW_BYTES = 1024 * 1024
 
 
@@ -124,7 +125,7 @@ def entries(folder: Path) -> tuple[list[Path], list[str]]:
     for path in folder.iterdir() if folder.is_dir() else ():
         if names.stream_of(path.name) is not None and path.is_file():
             ours.append(path)
-        elif path.name not in {LOCK, HOLD, FAILED}:
+        elif path.name not in {LOCK, HOLD, ACTIONS, FAILED}:
             foreign.append(path.name)
     return sorted(ours, key=lambda path: age(path.name)), sorted(foreign)
 
@@ -221,6 +222,27 @@ def write_all(number: int, text: bytes) -> None:
     rest = memoryview(text)
     while rest:
         rest = rest[os.write(number, rest) :]
+
+
+def append(path: Path, text: bytes) -> None:
+    """Whole lines at the end of a file, durably: all of them, or none."""
+    is_new = not path.exists()
+    with path.open("a+b", buffering=0) as out:
+        size = out.seek(0, os.SEEK_END)
+        # A line that a crash tore, or a person wrote without its end, must not take ours in.
+        start = b"" if _ends_line(out, size) else b"\n"
+        try:
+            write_all(out.fileno(), start + text)
+            os.fsync(out.fileno())
+        except OSError:
+            out.truncate(size)
+            raise
+    if is_new:
+        sync_folder(path.parent)
+
+
+def _ends_line(file: FileIO, size: int) -> bool:
+    return not size or os.pread(file.fileno(), 1, size - 1) == b"\n"
 
 
 def write_whole(path: Path, text: bytes) -> None:

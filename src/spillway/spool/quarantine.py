@@ -3,9 +3,7 @@
 A file here has the name of the file its events came from. Plain blocking file work.
 """
 
-import os
 from collections.abc import Callable, Iterable
-from io import FileIO
 from pathlib import Path
 
 from spillway.core.errors import SpoolFileNotFoundError
@@ -22,20 +20,7 @@ class Quarantine:
 
     def add(self, file: str, records: Iterable[Failed]) -> None:
         """Set events of a file aside, durably."""
-        path = self._folder / file
-        is_new = not path.exists()
-        with path.open("a+b", buffering=0) as out:
-            size = out.seek(0, os.SEEK_END)
-            # A line that a crash tore, or a person wrote without its end, must not take ours in.
-            start = b"" if _ends_line(out, size) else b"\n"
-            try:
-                disk.write_all(out.fileno(), start + b"".join(event.lines(records)))
-                os.fsync(out.fileno())
-            except OSError:
-                out.truncate(size)
-                raise
-        if is_new:
-            disk.sync_folder(self._folder)
+        disk.append(self._folder / file, b"".join(event.lines(records)))
 
     def files(self) -> list[str]:
         """Its files, oldest first."""
@@ -63,7 +48,3 @@ class Quarantine:
         if names.stream_of(file) is None or not path.exists():
             raise SpoolFileNotFoundError(f"there is no failed file {file!r}")
         return path
-
-
-def _ends_line(file: FileIO, size: int) -> bool:
-    return not size or os.pread(file.fileno(), 1, size - 1) == b"\n"

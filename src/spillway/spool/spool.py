@@ -290,6 +290,11 @@ class Spool:
         """Events of qos 0 that could not be written in time."""
         return self._behind.lost
 
+    @property
+    def file_count(self) -> int:
+        """How many files hold events, those that are being written too."""
+        return len(self.files) + sum(opened.events > 0 for opened in self._open.values())
+
     def disk_free(self) -> int:
         """Bytes left on the disk of the folder."""
         return shutil.disk_usage(self.config.folder).free

@@ -73,6 +73,13 @@ from spillway.wire.shapes import (
     Version,
     moment_of,
 )
+from spillway.wire.spool import (
+    SpoolHold,
+    SpoolHoldRequest,
+    SpoolLane,
+    SpoolQueue,
+    SpoolReply,
+)
 from spillway.wire.verbs import (
     MessageName,
     ParkRequest,
@@ -144,6 +151,11 @@ __all__ = [
     "ShardReply",
     "SpanMs",
     "SpoolHealth",
+    "SpoolHold",
+    "SpoolHoldRequest",
+    "SpoolLane",
+    "SpoolQueue",
+    "SpoolReply",
     "Start",
     "StoryEvent",
     "StoryReply",
