@@ -9,7 +9,7 @@ import msgspec
 
 from spillway.api.media import JSON, MSGPACK
 from spillway.api.routing import Route
-from spillway.wire import NAME_PATTERN, ErrorReply, PartitionName, Version
+from spillway.wire import NAME_PATTERN, ErrorReply, PartitionName, SpoolFileName, Version
 
 Json = dict[str, Any]
 
@@ -26,6 +26,7 @@ _PATH_SCHEMAS: dict[str, Json] = {
     "group": _NAME,
     "partition": msgspec.json.schema(PartitionName),
     "version": msgspec.json.schema(Version),
+    "file": msgspec.json.schema(SpoolFileName),
 }
 _HEADERS: dict[str, Json] = {
     "Org": {

@@ -100,6 +100,18 @@ class Spoolkeeping(Protocol):
     """The operator's work on the spool; it goes on while PostgreSQL is away."""
 
     async def status(self) -> wire.SpoolReply: ...
+    async def files(
+        self, place: wire.SpoolPlace, after: str | None, limit: int
+    ) -> wire.SpoolFilesReply: ...
+    async def events(
+        self, file: str, place: wire.SpoolPlace, from_line: int, limit: int
+    ) -> wire.SpoolEventsReply: ...
+    async def verify(self, request: wire.SpoolVerifyRequest) -> wire.SpoolVerifyReply: ...
+    async def repair(self, request: wire.SpoolRepairRequest, actor: str) -> wire.VerbReply:
+        """Mend a failed event; its payload is a Raw of JSON text, or `bytes`."""
+
+    async def retry(self, request: wire.SpoolRetryRequest, actor: str) -> wire.VerbReply: ...
+    async def discard(self, request: wire.SpoolDiscardRequest, actor: str) -> wire.VerbReply: ...
     async def hold(self, request: wire.SpoolHoldRequest, actor: str) -> wire.SpoolReply: ...
     async def release(self, request: wire.SpoolHoldRequest, actor: str) -> wire.SpoolReply: ...
 
@@ -130,4 +142,9 @@ class Broker(Protocol):
     async def metrics(self, by: Iterable[str] = ()) -> Iterable[Family]: ...
 
 
-Messages = Sequence[wire.Message] | Sequence[wire.BrowsedMessage] | Sequence[wire.DeadLetter]
+Messages = (
+    Sequence[wire.Message]
+    | Sequence[wire.BrowsedMessage]
+    | Sequence[wire.DeadLetter]
+    | Sequence[wire.SpoolEvent]
+)

@@ -88,18 +88,18 @@ class Buffering:
 def events_of(arrivals: Arrivals, now_ms: int, *, doubt: bool) -> list[Event]:
     """Arrivals as events, with every choice that was made for them; numbered by the spool."""
     address = arrivals.address
-    namespace, _, task = address.queue.rpartition(".")
+    namespace, task = named(address.queue)
     accepted_at = moment(now_ms)
     mark = True if doubt else UNSET
     return [
         Event(
             address.queue,
             address.partition,
-            _payload(item.payload, payload),
+            payload_text(payload if type(item.payload) is bytes else Raw(payload)),
             transaction_id,
             item.trace_id,
             namespace,
-            task if namespace else "",
+            task,
             address.org,
             item.key,
             item.headers,
@@ -116,9 +116,16 @@ def events_of(arrivals: Arrivals, now_ms: int, *, doubt: bool) -> list[Event]:
     ]
 
 
-def _payload(given: object, payload: bytes) -> Raw:
-    if isinstance(given, Raw):
-        return Raw(payload)
+def named(queue: str) -> tuple[str, str]:
+    """The namespace and the task in the name of a queue: both, or neither."""
+    namespace, _, task = queue.rpartition(".")
+    return namespace, task if namespace else ""
+
+
+def payload_text(payload: Raw | bytes) -> Raw:
+    """A payload as it stands in a line: JSON text, whatever was pushed."""
+    if isinstance(payload, Raw):
+        return payload
     return Raw(b'{"payload_base64":"%b"}' % b64encode(payload))
 
 

@@ -4,6 +4,7 @@ It goes at full speed while nobody pushes, and in small bites with pauses while 
 lane that cannot go on (its queue is full, say) is passed over, and the others go on.
 """
 
+import asyncio
 import time
 
 import structlog
@@ -13,6 +14,7 @@ from spillway.broker.carrier import Carrier, Held
 from spillway.broker.duty import Duty
 from spillway.broker.handover import Handover
 from spillway.core.errors import DatabaseUnavailableError, SpillwayError
+from spillway.spool import folder as disk
 from spillway.spool import names
 from spillway.spool.folder import BufferFile
 from spillway.spool.spool import Spool
@@ -40,7 +42,7 @@ class Replay(Duty):
         self._handover = handover
         self._breaker = breaker
         self._carrier = Carrier(spool, handover, self._is_live, PAUSE_SHARE)
-        self._stuck: dict[BufferFile, int] = {}
+        self._stuck: set[BufferFile] = set()
         self._retry_at_s = 0.0
         self._sources: set[str] = set()
         self._pushed_s = float("-inf")
@@ -66,11 +68,23 @@ class Replay(Duty):
         """The lanes that were passed over, with the reason."""
         return list(self._carrier.held.values())
 
+    def look_again(self) -> None:
+        """The lanes that were passed over are tried now, not in time."""
+        self._retry_at_s = 0.0
+        self.nudge()
+
     # ------------------------------------------------------------ rounds
+
+    def _look_again_in_time(self) -> None:
+        # Only between two rounds: within one, later files must not overtake what was passed over.
+        if self._stuck and time.monotonic() >= self._retry_at_s:
+            self._stuck.clear()
+            self._carrier.held.clear()
 
     def _left(self) -> int:
         """Events that may go now."""
-        return self._spool.pending - self._spool.unwritten - sum(self._stuck.values())
+        stuck = sum(file.left for file in self._stuck)
+        return self._spool.pending - self._spool.unwritten - stuck
 
     def _may_run(self) -> bool:
         spool = self._spool
@@ -79,13 +93,11 @@ class Replay(Duty):
 
     async def run_once(self) -> int:
         """Returns how many events left the spool."""
-        if self._stuck and time.monotonic() >= self._retry_at_s:
-            self._stuck.clear()
-            self._carrier.held.clear()
         before = self.replayed
+        self._look_again_in_time()
         try:
             while self._may_run() and await self._round():
-                pass
+                self._look_again_in_time()
         except DatabaseUnavailableError as error:
             self._breaker.trip(error)
         except SpillwayError as error:
@@ -103,7 +115,7 @@ class Replay(Duty):
         """Every complete file once, oldest first, and the open one when little else is left."""
         spool = self._spool
         before = self.replayed + spool.quarantined
-        if len(spool.files) - len(self._stuck) <= 1:
+        if sum(file not in self._stuck for file in spool.files) <= 1:
             if self._left() <= DOOR_EVENTS:
                 spool.close_door()
             await spool.rotate()
@@ -112,7 +124,9 @@ class Replay(Duty):
                 async with spool.working:
                     if file in spool.files:
                         await self._file(file)
-        if self._sources and not spool.pending:
+        if self._sources and not spool.pending and not spool.files:
+            # Durably gone: a file that came back without its marks would be stored once more.
+            await asyncio.to_thread(disk.sync_folder, spool.config.folder)
             await self._handover.forget_sources(sorted(self._sources))
             self._sources.clear()
         return self.replayed + spool.quarantined - before
@@ -127,7 +141,7 @@ class Replay(Duty):
         elif self._carrier.held:
             if not self._stuck:
                 self._retry_at_s = time.monotonic() + self._spool.config.retry_interval_s
-            self._stuck[file] = file.left
+            self._stuck.add(file)
         self._say_progress(file)
 
     # ------------------------------------------------------------ words

@@ -1,7 +1,7 @@
 """Revival: events that were set aside are tried again, and go to the end of their lanes."""
 
 import asyncio
-from collections.abc import Iterable
+from contextlib import suppress
 
 import structlog
 
@@ -10,7 +10,12 @@ from spillway.broker.carrier import error_trouble
 from spillway.broker.duty import Duty
 from spillway.broker.facts import LaneFacts
 from spillway.broker.handover import Handover, Spooled, bites
-from spillway.core.errors import DatabaseUnavailableError, SpillwayError
+from spillway.core.errors import (
+    DatabaseUnavailableError,
+    SpillwayError,
+    SpoolFileNotFoundError,
+)
+from spillway.spool import folder as disk
 from spillway.spool.event import Event, Failed, FailedEvent, Trouble
 from spillway.spool.spool import Spool
 
@@ -30,31 +35,32 @@ class Revival(Duty):
         self._spool = spool
         self._handover = handover
         self._breaker = breaker
-        self._behind = ""
+        self._behind = ("", "")
         self.revived = 0
 
     async def run_once(self) -> int:
         """Returns how many events went into the log after all."""
-        spool = self._spool
-        if not spool.quarantined or spool.hold is not None or self._breaker.is_open:
+        spool, before = self._spool, self.revived
+        if not spool.quarantined or self._breaker.is_open:
             return 0
         files = await asyncio.to_thread(spool.quarantine.files)
-        later = [file for file in files if file > self._behind] or files
-        self._behind = later[:FILES_A_ROUND][-1] if later else ""
-        return await self.retry(later[:FILES_A_ROUND])
-
-    async def retry(self, files: Iterable[str], line: int | None = None) -> int:
-        """Try all events of these files, or one line of them."""
-        revived = 0
+        later = [file for file in files if disk.age(file) > self._behind] or files
+        self._behind = disk.age(later[:FILES_A_ROUND][-1]) if later else ("", "")
         try:
-            for file in files:
-                async with self._spool.working:
-                    revived += await self._retry_file(file, line)
+            for file in later[:FILES_A_ROUND]:
+                async with spool.working:
+                    await self.retry(file)
         except DatabaseUnavailableError as error:
             self._breaker.trip(error)
-        return revived
+        return self.revived - before
 
-    async def _retry_file(self, file: str, line: int | None) -> int:
+    async def retry(self, file: str, line: int | None = None) -> None:
+        """Try all events of a file, or that of one line; the caller holds `working`."""
+        if self._spool.hold is None:
+            with suppress(SpoolFileNotFoundError):  # somebody discarded it meanwhile
+                await self._retry_file(file, line)
+
+    async def _retry_file(self, file: str, line: int | None) -> None:
         records = await asyncio.to_thread(self._spool.quarantine.read, file)
         chosen = [
             (at, _again(record))
@@ -62,14 +68,13 @@ class Revival(Duty):
             if isinstance(record, FailedEvent) and line in (None, at + 1)
         ]
         gone, troubles = await self._try(chosen)
-        changed = any(records[at].error.code != new.code for at, new in troubles.items())
-        if gone or changed:
-            await asyncio.to_thread(self._spool.quarantine.change, file, _Outcome(gone, troubles))
+        outcome = _Outcome(gone, troubles)
+        if any(outcome.changes(at, record) for at, record in enumerate(records) if record):
+            await asyncio.to_thread(self._spool.quarantine.change, file, outcome)
         self._spool.quarantined -= len(gone)
         self.revived += len(gone)
         if gone:
             log.info("spool_events_revived", file=file, events=len(gone))
-        return len(gone)
 
     async def _try(self, chosen: list[tuple[int, Event]]) -> tuple[set[int], dict[int, Trouble]]:
         """Those that are in the log now, and what is wrong with the others."""
@@ -119,6 +124,11 @@ class _Outcome:
     def __init__(self, gone: set[int], troubles: dict[int, Trouble]) -> None:
         self._gone = gone
         self._troubles = troubles
+
+    def changes(self, at: int, record: Failed) -> bool:
+        """Whether a record does not stay as it is."""
+        trouble = self._troubles.get(at, record.error)
+        return at in self._gone or trouble.code != record.error.code
 
     def __call__(self, at: int, record: Failed) -> Failed | None:
         if at in self._gone:

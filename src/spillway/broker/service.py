@@ -106,19 +106,7 @@ class Broker:
         self.facts = Facts(database, self.shards, config.queues_per_org_max)
         self.dispatch = Dispatch()
         self.breaker = Breaker()
-        self.spool = Spool(config.spool, self.clock.now_ms, reached)
-        self.intake = Intake(
-            self.facts,
-            self.shards,
-            config.items,
-            Buffering(self.spool, self.breaker, self.clock.now_ms),
-            self.breaker,
-            auto_create=config.auto_create_queues,
-            now_ms=self.clock.now_ms,
-        )
-        handover = Handover(self.intake, self.shards, database, self.clock.now_ms)
-        self.replay = Replay(self.spool, handover, self.breaker)
-        self.revival = Revival(self.spool, handover, self.breaker)
+        self._man_the_spool(reached)
         bodies = Bodies(database)
         self.delivery = Delivery(self.facts, self.shards, self.dispatch, bodies, self.breaker)
         self.settlement = Settlement(self.facts, self.shards)
@@ -132,14 +120,6 @@ class Broker:
             database=database,
             budgets=self.budgets,
             insights=self.insights,
-            now_ms=self.clock.now_ms,
-        )
-        self.spoolkeeping = Spoolkeeping(
-            self.spool,
-            self.replay,
-            self.revival,
-            self.breaker,
-            is_connected=self._is_connected,
             now_ms=self.clock.now_ms,
         )
         self._metrics = Metrics(
@@ -160,6 +140,30 @@ class Broker:
         self._hurried = False
         self.breaker.on_trip = self._part
         self.breaker.on_reset = self.replay.nudge
+
+    def _man_the_spool(self, reached: Reached) -> None:
+        """The way of a push: into the log or into files, and from there back."""
+        self.spool = Spool(self.config.spool, self.clock.now_ms, reached)
+        self.intake = Intake(
+            self.facts,
+            self.shards,
+            self.config.items,
+            Buffering(self.spool, self.breaker, self.clock.now_ms),
+            self.breaker,
+            auto_create=self.config.auto_create_queues,
+            now_ms=self.clock.now_ms,
+        )
+        handover = Handover(self.intake, self.shards, self.database, self.clock.now_ms)
+        self.replay = Replay(self.spool, handover, self.breaker)
+        self.revival = Revival(self.spool, handover, self.breaker)
+        self.spoolkeeping = Spoolkeeping(
+            self.spool,
+            self.replay,
+            self.revival,
+            self.breaker,
+            is_connected=self._is_connected,
+            now_ms=self.clock.now_ms,
+        )
 
     def _hire(self) -> None:
         """The duties that look after shards and lanes."""

@@ -140,6 +140,12 @@ class AsyncClient(AsyncDoor):
     resume = _call(operations.resume)
 
     spool = _call(spoolkeeping.status)
+    spool_files = _call(spoolkeeping.files)
+    spool_file = _call(spoolkeeping.file)
+    spool_verify = _call(spoolkeeping.verify)
+    spool_repair = _call(spoolkeeping.repair)
+    spool_retry = _call(spoolkeeping.retry)
+    spool_discard = _call(spoolkeeping.discard)
     spool_hold = _call(spoolkeeping.hold)
     spool_release = _call(spoolkeeping.release)
 

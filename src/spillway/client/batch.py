@@ -89,7 +89,12 @@ def encode_item(item: Item, transaction_id: str) -> bytes:
 def sealed(item: Item) -> Item:
     """The item as it is now: later changes of its payload are not seen, and it can be sent."""
     _check_time(item)
-    return replace(item, payload=msgspec.Raw(_encode(shape(item.payload), item.payload)))
+    return replace(item, payload=encode_payload(item.payload))
+
+
+def encode_payload(payload: object) -> msgspec.Raw:
+    """A payload as it travels."""
+    return msgspec.Raw(_encode(shape(payload), payload))
 
 
 def _check_time(item: Item) -> None:

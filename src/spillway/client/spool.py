@@ -1,14 +1,124 @@
 """The calls about the spool of the broker that is asked."""
 
-from spillway.client.protocol import Request, at, get, json_reply, send
-from spillway.wire import SpoolHoldRequest, SpoolReply
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import msgspec
+
+from spillway.client.batch import encode_payload
+from spillway.client.errors import ClientUsageError
+from spillway.client.protocol import Request, at, get, json_reply, query, send
+from spillway.core.errors import UnknownOptionError
+from spillway.wire import (
+    SpoolDiscardRequest,
+    SpoolEventsReply,
+    SpoolFilesReply,
+    SpoolHoldRequest,
+    SpoolMended,
+    SpoolRepairRequest,
+    SpoolReply,
+    SpoolRetryRequest,
+    SpoolVerifyReply,
+    SpoolVerifyRequest,
+    VerbReply,
+)
+
+CHECK_S = 600.0
+"""A check reads every file."""
+RETRY_S = 30.0
 
 _status = json_reply(SpoolReply)
+_files = json_reply(SpoolFilesReply)
+_events = json_reply(SpoolEventsReply)
+_checks = json_reply(SpoolVerifyReply)
+_verb = json_reply(VerbReply)
+
+Place = Literal["waiting", "failed"]
 
 
 def status() -> Request[SpoolReply]:
     """What waits in files, since when, and what stands in its way."""
     return get(at("spool"), _status)
+
+
+def files(
+    *, state: Place = "waiting", after: str | None = None, limit: int | None = None
+) -> Request[SpoolFilesReply]:
+    """A page of files, oldest first: those that wait, or those with events that failed."""
+    fields = query(state=state, after=after, limit=limit)
+    return get(at("spool", "files") + fields, _files)
+
+
+def file(
+    name: str,
+    *,
+    state: Place = "waiting",
+    from_line: int | None = None,
+    limit: int | None = None,
+) -> Request[SpoolEventsReply]:
+    """A page of the events of a file."""
+    fields = query(state=state, from_line=from_line, limit=limit)
+    return get(at("spool", "files", name) + fields, _events)
+
+
+def verify(name: str | None = None) -> Request[SpoolVerifyReply]:
+    """Check that every line of a file, or of all files, is as it was written."""
+    body = SpoolVerifyRequest(file=name)
+    request = send("POST", at("spool", "verify"), body, _checks, safe=True)
+    return replace(request, wait_s=CHECK_S)
+
+
+def repair(
+    name: str,
+    line: int,
+    event: Mapping[str, Any] | None = None,
+    *,
+    accept: bool = False,
+    reason: str | None = None,
+) -> Request[VerbReply]:
+    """Give a failed event other fields, or `accept` a damaged line as it reads now."""
+    if accept == (event is not None):
+        raise ClientUsageError("say either event, with the fields to set, or accept=True")
+    mended = None if event is None else _mended(event)
+    body = SpoolRepairRequest(file=name, line=line, event=mended, accept=accept, reason=reason)
+    return send("POST", at("spool", "repair"), body, _verb, safe=True)
+
+
+def _mended(event: Mapping[str, Any]) -> SpoolMended:
+    """The fields as the wire's struct, checked before they travel."""
+    plain = {name: value for name, value in event.items() if name != "payload"}
+    try:
+        mended = msgspec.convert(plain, SpoolMended)
+    except msgspec.ValidationError as error:
+        raise UnknownOptionError(str(error)) from error
+    if "payload" in event:
+        mended.payload = encode_payload(event["payload"])
+    return mended
+
+
+def retry(
+    name: str | None = None, line: int | None = None, *, reason: str | None = None
+) -> Request[VerbReply]:
+    """Try failed events now and, unless a file is named, lanes that were passed over."""
+    if line is not None and name is None:
+        raise ClientUsageError("a line is a place in one file: name the file")
+    body = SpoolRetryRequest(file=name, line=line, reason=reason)
+    request = send("POST", at("spool", "retry"), body, _verb, safe=True)
+    return replace(request, wait_s=RETRY_S)
+
+
+def discard(
+    name: str,
+    line: int | None = None,
+    *,
+    state: Place = "failed",
+    dry_run: bool = False,
+    reason: str | None = None,
+) -> Request[VerbReply]:
+    """Throw away the events of a file, or one line of it, for good."""
+    body = SpoolDiscardRequest(file=name, line=line, state=state, dry_run=dry_run, reason=reason)
+    return send("POST", at("spool", "discard"), body, _verb)
 
 
 def hold(*, reason: str | None = None) -> Request[SpoolReply]:

@@ -272,8 +272,25 @@ class SpoolFileNotFoundError(SpillwayError):
     hint = "`spillway spool list` names the files"
 
 
+class SpoolLineNotFoundError(SpillwayError):
+    """The file of the spool has no event at this line."""
+
+    code = "spool_line_not_found"
+    status = 404
+    hint = "`spillway spool show FILE` tells the lines; an event goes once it is in the log"
+
+
+class SpoolHeldError(SpillwayError):
+    """The spool is held on purpose: nothing goes into the log."""
+
+    code = "spool_held"
+    status = 409
+    hint = "`spillway spool release` ends the hold"
+
+
 class DamagedLineError(SpillwayError):
     """A line of a buffer file is not what was written."""
 
     code = "damaged_line"
+    status = 422
     hint = "look at it with `spillway spool show FILE`, then `spool repair` or `spool discard` it"

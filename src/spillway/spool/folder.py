@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import FileIO
+from itertools import islice
 from pathlib import Path
 
 import structlog
@@ -19,6 +20,8 @@ log = structlog.get_logger(__name__)
 
 LOCK, HOLD, ACTIONS, FAILED = "spool.lock", "hold.json", "actions.jsonl", "failed"
 WINDOW_BYTES = 1024 * 1024
+BLANK = b" "
+"""Stands where an event was that was taken out: the lines behind it keep their numbers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +114,7 @@ class Folder:
                 found.files.append(file)
         for path in entries(self.failed)[0]:
             self.names.note(path.name)
-            found.failed += count_lines(path)
+            found.failed += count_events(path)
         sync_folder(self.path)
         if found.foreign:
             log.warning("spool_foreign_files", files=found.foreign[:10], count=len(found.foreign))
@@ -167,54 +170,114 @@ def _close(path: Path) -> Path | None:
 
 def describe(path: Path) -> BufferFile | None:
     """What can be told of a complete file at a glance; None: it is empty, and gone now."""
-    size = path.stat().st_size
-    if not size:
+    lines, blank = survey(path)
+    if lines == len(blank):
         log.warning("spool_empty_file", file=path.name)
         path.unlink()
         return None
-    return BufferFile(path, count_lines(path), size, oldest_ms(path))
+    file = BufferFile(path, lines, path.stat().st_size, oldest_ms(path))
+    for index in blank:
+        file.finish(index)
+    return file
 
 
-def count_lines(path: Path) -> int:
-    """Lines of a file; one that was torn off counts."""
-    count, last = 0, b"\n"
-    with path.open("rb") as source:
-        while chunk := source.read(WINDOW_BYTES):
-            count += chunk.count(b"\n")
-            last = chunk[-1:]
-    return count + (last != b"\n")
+def survey(path: Path) -> tuple[int, list[int]]:
+    """How many lines a file has, one that was torn off too, and the places of the blank ones."""
+    blank: list[int] = []
+    count = 0
+    for text in _texts(path):
+        if b" \n" in text or b"\n\n" in text or text.startswith(b"\n"):
+            lines = _split(text)
+            blank += [at for at, line in enumerate(lines, count) if is_blank(line)]
+        count += text.count(b"\n") + (not text.endswith(b"\n"))
+    return count, blank
+
+
+def count_events(path: Path) -> int:
+    """Lines of a file that hold something."""
+    lines, blank = survey(path)
+    return lines - len(blank)
+
+
+def is_blank(line: bytes) -> bool:
+    """Whether nothing stands in a line any more."""
+    return not line.strip()
 
 
 def oldest_ms(path: Path) -> int:
     """When the first event of a file was accepted."""
     with path.open("rb") as source:
-        first = source.readline()
+        first = next((line for line in source if not is_blank(line)), b"")
     try:
         return int(event.read_unchecked(first).accepted_at.timestamp() * 1000)
     except SpillwayError:
         return int(path.stat().st_mtime * 1000)
 
 
-def read_window(path: Path, offset: int, size: int = WINDOW_BYTES) -> tuple[list[bytes], int]:
-    """Whole lines from `offset` on, about `size` bytes, and where the next ones begin."""
+def _read(path: Path, offset: int, size: int) -> tuple[bytes, int]:
     with path.open("rb") as source:
         source.seek(offset)
         text = source.read(size)
         if len(text) == size:
             text += source.readline()
-    end = offset + len(text)
-    # At line feeds alone: a damaged line may hold any byte.
-    return text.removesuffix(b"\n").split(b"\n") if text else [], end
+    return text, offset + len(text)
+
+
+def _split(text: bytes) -> list[bytes]:
+    """At line feeds alone: a damaged line may hold any byte."""
+    return text.removesuffix(b"\n").split(b"\n") if text else []
+
+
+def read_window(path: Path, offset: int, size: int = WINDOW_BYTES) -> tuple[list[bytes], int]:
+    """Whole lines from `offset` on, about `size` bytes, and where the next ones begin."""
+    text, end = _read(path, offset, size)
+    return _split(text), end
+
+
+def _texts(path: Path) -> Iterator[bytes]:
+    offset = 0
+    while True:
+        text, offset = _read(path, offset, WINDOW_BYTES)
+        if not text:
+            return
+        yield text
 
 
 def windows(path: Path) -> Iterator[list[bytes]]:
     """All lines of a file, a window at a time."""
-    offset = 0
-    while True:
-        found, offset = read_window(path, offset)
-        if not found:
-            return
-        yield found
+    return map(_split, _texts(path))
+
+
+def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Every line that holds something, with its number, which is that of an editor.
+
+    In an open file a line without its end is not there yet, or was torn and will be cut off.
+    """
+    before = 0
+    for text in _texts(path):
+        whole = text[: text.rfind(b"\n") + 1] if names.is_open(path.name) else text
+        lines = _split(whole)
+        yield from ((n, line) for n, line in enumerate(lines, before + 1) if not is_blank(line))
+        before += len(lines)
+
+
+def erase(path: Path, index: int) -> None:
+    """Take a line out, durably: blanks in its place, for which even a full disk has room.
+
+    A crash in the middle leaves a line whose checksum does not hold, never half an event.
+    """
+    with path.open("r+b", buffering=0) as out, path.open("rb") as source:
+        lines = (len(line.rstrip(b"\n")) for line in source)
+        at = sum(size + 1 for size in islice(lines, index))
+        out.seek(at)
+        write_all(out.fileno(), BLANK * next(lines, 0))
+        os.fdatasync(out.fileno())
+
+
+def remove(path: Path) -> None:
+    """Take a file away, durably: after a crash it is not there again."""
+    path.unlink()
+    sync_folder(path.parent)
 
 
 def write_all(number: int, text: bytes) -> None:

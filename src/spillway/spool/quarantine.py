@@ -26,25 +26,43 @@ class Quarantine:
         """Its files, oldest first."""
         return [path.name for path in disk.entries(self._folder)[0]]
 
-    def read(self, file: str) -> list[Failed]:
-        """Everything in a file."""
+    def read(self, file: str) -> list[Failed | None]:
+        """Everything in a file, by its place; None where something was and is no more."""
         windows = disk.windows(self._path(file))
-        return [event.read_failed(text) for texts in windows for text in texts]
+        return [_record(text) for texts in windows for text in texts]
 
     def change(self, file: str, replaced: Callable[[int, Failed], Failed | None]) -> int:
         """Put another record in the place of each, or none; how many left."""
-        records = self.read(file)
-        kept = [new for i, old in enumerate(records) if (new := replaced(i, old)) is not None]
+        before = self.read(file)
+        after = [None if old is None else replaced(at, old) for at, old in enumerate(before)]
         path = self._path(file)
-        if kept:
-            disk.write_whole(path, b"".join(event.lines(kept)))
+        if any(after):
+            texts = iter(event.lines(filter(None, after)))
+            blank = disk.BLANK + b"\n"
+            text = b"".join(blank if new is None else next(texts) for new in after)
+            disk.write_whole(path, text)
         else:
-            path.unlink()
-            disk.sync_folder(self._folder)
-        return len(records) - len(kept)
+            disk.remove(path)
+        return after.count(None) - before.count(None)
+
+    def erase(self, file: str, index: int) -> None:
+        """Throw a record away; there must be one at this place."""
+        path = self._path(file)
+        if disk.count_events(path) == 1:
+            disk.remove(path)
+        else:
+            disk.erase(path, index)
+
+    def remove(self, file: str) -> None:
+        """Throw all records of a file away."""
+        disk.remove(self._path(file))
 
     def _path(self, file: str) -> Path:
         path = self._folder / file
         if names.stream_of(file) is None or not path.exists():
             raise SpoolFileNotFoundError(f"there is no failed file {file!r}")
         return path
+
+
+def _record(text: bytes) -> Failed | None:
+    return None if disk.is_blank(text) else event.read_failed(text)

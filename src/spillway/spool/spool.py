@@ -104,7 +104,7 @@ class Spool:
         await asyncio.to_thread(self.folder.lock)
         found = await asyncio.to_thread(self.folder.recover)
         self.files = found.files
-        self.pending = sum(file.events for file in found.files)
+        self.pending = sum(file.left for file in found.files)
         self.bytes = sum(file.bytes for file in found.files)
         self.quarantined, self.foreign = found.failed, found.foreign
         self.gate.is_known = not found.files
@@ -148,9 +148,12 @@ class Spool:
         await asyncio.shield(waiter)
 
     def _written(self, parts: Parts, size: int, waiter: asyncio.Future[None]) -> None:
-        if waiter.exception() is not None:
+        total = sum(len(part) for _, part in parts)
+        if waiter.exception() is None:
+            self.accepted += total
+        else:
             self._take_in(parts, -size, self._open[names.FAILOVER], -1)
-            self.refused += sum(len(part) for _, part in parts)
+            self.refused += total
 
     def accept(self, parts: Parts) -> None:
         """Take pushes of qos 0; they are written a moment later, and hold nobody back."""
@@ -161,6 +164,7 @@ class Spool:
             self.refused += len(lines)
             raise
         self._take_in(parts, size, self._open[names.QOS0], 1)
+        self.accepted += len(lines)
 
     async def _write_qos0(self, lines: list[bytes]) -> None:
         await self._qos0_journal.write(lines)
@@ -203,7 +207,6 @@ class Spool:
             opened.oldest_ms = self._now_ms()
         opened.events += sign * total
         self.pending += sign * total
-        self.accepted += sign * total
         self.bytes += size
 
     def _count(self, address: Address, count: int) -> None:
@@ -242,9 +245,12 @@ class Spool:
 
     async def remove(self, file: BufferFile) -> None:
         """A file all of whose events are done."""
+        await asyncio.to_thread(file.path.unlink)
+        self._forget(file)
+
+    def _forget(self, file: BufferFile) -> None:
         self.files.remove(file)
         self.bytes -= file.bytes
-        await asyncio.to_thread(file.path.unlink)
         if not self.files:
             for key in [key for key, count in self.by_queue.items() if not count]:
                 del self.by_queue[key]
@@ -296,8 +302,11 @@ class Spool:
         return len(self.files) + sum(opened.events > 0 for opened in self._open.values())
 
     def disk_free(self) -> int:
-        """Bytes left on the disk of the folder."""
-        return shutil.disk_usage(self.config.folder).free
+        """Bytes left on the disk of the folder; a disk that does not answer has none."""
+        try:
+            return shutil.disk_usage(self.config.folder).free
+        except OSError:
+            return 0
 
     def file(self, name: str) -> BufferFile:
         """A complete file by its name."""
@@ -321,15 +330,27 @@ class Spool:
 
     async def discard(self, file: BufferFile) -> int:
         """Throw away what still waits in a file; the caller holds `working`."""
-        offset, at, gone = 0, 0, 0
-        while True:
-            texts, offset = await asyncio.to_thread(disk.read_window, file.path, offset)
-            if not texts:
-                break
-            gone += self.finish(file, enumerate(map(event.address_of, texts), at))
-            at += len(texts)
-        await self.remove(file)
+        waiting = await asyncio.to_thread(_waiting_in, file)
+        await asyncio.to_thread(disk.remove, file.path)
+        gone, file.left = file.left, 0
+        for address, count in waiting.items():
+            self._count(address, -count)
+        self.pending -= gone
+        self._forget(file)
         return gone
+
+    async def discard_line(self, file: BufferFile, line: int, text: bytes) -> None:
+        """Throw away one event that waits, and what stands there; the caller holds `working`."""
+        await asyncio.to_thread(disk.erase, file.path, line - 1)
+        self.finish(file, [(line - 1, event.address_of(text))])
+        if not file.left:
+            await self.remove(file)
+
+
+def _waiting_in(file: BufferFile) -> Counter[Address]:
+    """Whose order the events belong to that still wait in a file."""
+    texts = (text for line, text in disk.numbered(file.path) if not file.is_done(line - 1))
+    return Counter(address for address in map(event.address_of, texts) if address is not None)
 
 
 def _read_hold(path: Path) -> Hold | None:

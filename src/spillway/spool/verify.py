@@ -44,19 +44,18 @@ def check_file(path: Path, last: dict[str, int]) -> FileCheck:
     """One file; `last` is the highest number so far of each source."""
     found = FileCheck(path.name)
     source = names.source_of(path.name)
-    for texts in disk.windows(path):
-        for text in texts:
-            found.events += 1
-            try:
-                seq = event.read(text).seq
-            except DamagedLineError as error:
-                found.damaged += 1
-                found.note(found.events, error.message)
-                continue
-            if seq <= last.get(source, 0):
-                found.out_of_order += 1
-                found.note(found.events, f"seq {seq} comes after {last[source]}")
-            last[source] = max(seq, last.get(source, 0))
+    for line, text in disk.numbered(path):
+        found.events += 1
+        try:
+            seq = event.read(text).seq
+        except DamagedLineError as error:
+            found.damaged += 1
+            found.note(line, error.message)
+            continue
+        if seq <= last.get(source, 0):
+            found.out_of_order += 1
+            found.note(line, f"seq {seq} comes after {last[source]}")
+        last[source] = max(seq, last.get(source, 0))
     return found
 
 

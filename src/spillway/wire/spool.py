@@ -1,10 +1,28 @@
 """The spool: what waits in files, what was set aside, and what an operator may do about it."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from spillway.wire.shapes import Reason, Reply, Request
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from spillway.wire.shapes import (
+    ErrorDetail,
+    Name,
+    PartitionName,
+    Reason,
+    Reply,
+    Request,
+    Text,
+    Timestamp,
+)
 
 SpoolStream = Literal["failover", "qos0"]
+SpoolPlace = Literal["waiting", "failed"]
+SpoolFileState = Literal["open", "waiting", "failed"]
+SpoolFileName = Annotated[str, Meta(min_length=1, max_length=128)]
+SpoolLine = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+TransactionId = Annotated[Text, Meta(min_length=1)]
+
+# ---------------------------------------------------------------- the whole of it
 
 
 class SpoolHoldRequest(Request):
@@ -66,3 +84,136 @@ class SpoolReply(Reply):
     queues: list[SpoolQueue]
     held: list[SpoolLane]
     foreign: list[str]
+
+
+# ---------------------------------------------------------------- files and their events
+
+
+class SpoolFile(Reply):
+    """A buffer file. Of its `events`, so many are `left`: neither in the log nor thrown away."""
+
+    file: str
+    stream: SpoolStream
+    state: SpoolFileState
+    events: int
+    left: int
+    bytes: int
+    oldest_at: str
+
+
+class SpoolFilesReply(Reply, omit_defaults=True):
+    """A page of files, oldest first; `next` continues it."""
+
+    files: list[SpoolFile]
+    next: str | None = None
+
+
+class SpoolEvent(Reply, omit_defaults=True):
+    """An event at its line. `error`: why it failed; `damaged`: the text of a broken line."""
+
+    line: int
+    org: str | None = None
+    queue: str | None = None
+    partition: str | None = None
+    key: str | None = None
+    payload: Raw | UnsetType = UNSET
+    headers: dict[str, str] | None = None
+    transaction_id: str | None = None
+    trace_id: str | None = None
+    priority: int | None = None
+    deliver_at: str | None = None
+    expires_at: str | None = None
+    accepted_at: str | None = None
+    seq: int | None = None
+    done: bool = False
+    error: ErrorDetail | None = None
+    failed_at: str | None = None
+    damaged: str | None = None
+
+
+class SpoolEventsReply(Reply, omit_defaults=True):
+    """A page of the events of a file; `next` is the line that continues it."""
+
+    file: str
+    state: SpoolFileState
+    events: list[SpoolEvent]
+    next: int | None = None
+
+
+class SpoolVerifyRequest(Request):
+    """Which file to check; all of them where none is named."""
+
+    file: SpoolFileName | None = None
+
+
+class SpoolFileCheck(Reply):
+    """What a check found in a file; `problems` are the first of them, with their lines."""
+
+    file: str
+    state: SpoolFileState
+    events: int
+    damaged: int
+    out_of_order: int
+    problems: list[str]
+
+
+class SpoolVerifyReply(Reply):
+    """Whether every line is as it was written, and in its order."""
+
+    sound: bool
+    files: list[SpoolFileCheck]
+
+
+# ---------------------------------------------------------------- repairs
+
+
+class SpoolMended(Request):
+    """Fields of an event that get another value; null empties one that may be empty."""
+
+    org: Name | UnsetType = UNSET
+    queue: Name | UnsetType = UNSET
+    partition: PartitionName | UnsetType | None = UNSET
+    key: Text | UnsetType | None = UNSET
+    payload: Raw | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType | None = UNSET
+    transaction_id: TransactionId | UnsetType = UNSET
+    trace_id: Text | UnsetType | None = UNSET
+    priority: Annotated[int, Meta(ge=1, le=4)] | UnsetType = UNSET
+    deliver_at: Timestamp | UnsetType | None = UNSET
+    expires_at: Timestamp | UnsetType | None = UNSET
+
+
+class SpoolRepairRequest(Request, kw_only=True):
+    """Mend a failed event, or `accept` a damaged line as it reads now."""
+
+    file: SpoolFileName
+    line: SpoolLine
+    event: SpoolMended | None = None
+    accept: bool = False
+    reason: Reason | None = None
+
+    def __post_init__(self) -> None:
+        if self.accept == (self.event is not None):
+            raise ValueError("say either event, with the fields to set, or accept")
+
+
+class SpoolRetryRequest(Request):
+    """Which failed events to try now; without a file all of them, and lanes passed over too."""
+
+    file: SpoolFileName | None = None
+    line: SpoolLine | None = None
+    reason: Reason | None = None
+
+    def __post_init__(self) -> None:
+        if self.line is not None and self.file is None:
+            raise ValueError("a line is a place in one file: name the file")
+
+
+class SpoolDiscardRequest(Request, kw_only=True):
+    """Which events to throw away for good: those of a file, or one line of it."""
+
+    file: SpoolFileName
+    line: SpoolLine | None = None
+    state: SpoolPlace = "failed"
+    dry_run: bool = False
+    reason: Reason | None = None

@@ -80,6 +80,77 @@ def browsed(version: int, payload: Any = ONE) -> wire.BrowsedMessage:
     )
 
 
+SPOOL = wire.SpoolReply(
+    folder="/spool",
+    pending=0,
+    unwritten=0,
+    bytes=0,
+    bytes_max=1,
+    oldest_s=0.0,
+    age_max_s=1.0,
+    disk_free=1,
+    files=0,
+    failed=0,
+    lost=0,
+    accepted=0,
+    refused=0,
+    replayed=0,
+    revived=0,
+    discarded=0,
+    rate=0.0,
+    database="connected",
+    breaker="closed",
+    hold=None,
+    queues=[],
+    held=[],
+    foreign=[],
+)
+
+
+@dataclass
+class StandInSpool:
+    """The spool of the stand-in broker; it notes with it what it was asked."""
+
+    asked: Callable[..., None]
+    events_shown: list[wire.SpoolEvent] = field(default_factory=list)
+
+    async def status(self):
+        self.asked("spool")
+        return SPOOL
+
+    async def files(self, place, after, limit):
+        self.asked("files", place, after, limit)
+        return wire.SpoolFilesReply(files=[])
+
+    async def events(self, file, place, from_line, limit):
+        self.asked("events", file, place, from_line, limit)
+        return wire.SpoolEventsReply(file=file, state=place, events=self.events_shown)
+
+    async def verify(self, request):
+        self.asked("verify", request)
+        return wire.SpoolVerifyReply(sound=True, files=[])
+
+    async def repair(self, request, actor):
+        self.asked("repair", request, actor)
+        return wire.VerbReply(verb="repair", affected=1)
+
+    async def retry(self, request, actor):
+        self.asked("retry", request, actor)
+        return wire.VerbReply(verb="retry", affected=0)
+
+    async def discard(self, request, actor):
+        self.asked("discard", request, actor)
+        return wire.VerbReply(verb="discard", affected=0)
+
+    async def hold(self, request, actor):
+        self.asked("hold", request, actor)
+        return SPOOL
+
+    async def release(self, request, actor):
+        self.asked("release", request, actor)
+        return SPOOL
+
+
 @dataclass
 class StandIn:
     """Remembers what it was asked, answers something plausible, raises what it is told to."""
@@ -95,6 +166,9 @@ class StandIn:
     hold: asyncio.Event | None = None
     holding: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: bool = False
+
+    def __post_init__(self) -> None:
+        self.spoolkeeping = StandInSpool(self.asked)
 
     @property
     def operations(self) -> "StandIn":

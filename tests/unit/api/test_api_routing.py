@@ -12,8 +12,10 @@ BODIES = {
     "/v1/settle": b'{"ack":["r1"]}',
     "/v1/queues/{queue}/purge": b'{"what":"waiting"}',
     "/v1/queues/{queue}/seek": b'{"to":"latest"}',
+    "/v1/spool/repair": b'{"file":"f","line":1,"accept":true}',
+    "/v1/spool/discard": b'{"file":"f"}',
 }
-PARAMS = {"queue": "q", "group": "g", "partition": "p", "version": "7"}
+PARAMS = {"queue": "q", "group": "g", "partition": "p", "version": "7", "file": "f"}
 
 
 def url_of(route):

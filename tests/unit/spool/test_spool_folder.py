@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from spillway.core.errors import SpoolFolderError
+from spillway.spool import event
 from spillway.spool import folder as disk
 from spillway.spool.folder import BufferFile, Folder
 from spillway.spool.names import FAILOVER, QOS0, Names
@@ -229,11 +230,61 @@ def test_foreign_files_are_told_and_left_alone(tmp_path, folder, leave, make_lin
     assert (tmp_path / "backup").is_dir()
 
 
+def test_what_was_taken_out_stays_out(folder, leave, make_lines, numbers_in):
+    """The events behind it keep their places, and those that are left are counted."""
+    path = leave(b"".join(make_lines(1, 2, 3)), is_open=False)
+    size = path.stat().st_size
+    disk.erase(path, 1)
+    disk.erase(path, 0)
+    found, _ = recovered(folder)
+    [file] = found.files
+    assert (file.events, file.left, file.bytes) == (3, 1, size)
+    assert [file.is_done(index) for index in range(3)] == [True, True, False]
+    assert [number for number, _ in disk.numbered(path)] == [3]
+    assert disk.oldest_ms(path) == 1_767_225_600_000
+    disk.erase(path, 2)
+    found, told = recovered(folder)
+    assert (found.files, told, path.exists()) == ([], ["spool_empty_file"], False)
+
+
+def test_a_crash_within_an_erasure_leaves_a_damaged_line(leave, make_lines, monkeypatch):
+    """Never an event, nor half of one, and its neighbours are whole."""
+    lines = make_lines(1, 2, 3)
+    path = leave(b"".join(lines), is_open=False)
+    really = os.write
+
+    def torn(number, text):
+        if len(text) < 30:
+            raise OSError(5, "Input/output error")
+        return really(number, text[:-20])
+
+    monkeypatch.setattr(os, "write", torn)
+    with pytest.raises(OSError, match="Input/output"):
+        disk.erase(path, 1)
+    first, second, third = (text for some in disk.windows(path) for text in some)
+    assert [first + b"\n", third + b"\n"] == [lines[0], lines[2]]
+    assert not disk.is_blank(second)
+    assert not event.is_whole(second)
+
+
+def test_an_erasure_is_durable(leave, make_lines, monkeypatch):
+    """A crash does not bring back what somebody threw away."""
+    path, synced, really = leave(b"".join(make_lines(1, 2)), is_open=False), [], os.fdatasync
+
+    def fdatasync(number: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{number}").readlink())
+        really(number)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    disk.erase(path, 0)
+    assert synced == [path]
+
+
 def test_failed_lines_are_counted(tmp_path, folder, make_lines):
     """And their names are never given again."""
     given = Names()
     name = [given.next(FAILOVER) for _ in range(3)][-1].removesuffix(".tmp")
-    (tmp_path / "failed" / name).write_bytes(b"".join(make_lines(1, 2)) + b"torn")
+    (tmp_path / "failed" / name).write_bytes(b"".join(make_lines(1, 2)) + b" \ntorn")
     (tmp_path / "failed" / "notes.txt").write_bytes(b"a\nb\n")
     found, _ = recovered(folder)
     assert (found.failed, found.foreign) == (3, [])
@@ -278,15 +329,20 @@ def test_windows_cut_at_line_ends(tmp_path, make_lines, size):
             break
         texts += some
     assert texts == [line[:-1] for line in lines] + [b"torn"]
-    assert disk.count_lines(path) == len(texts)
+    assert disk.survey(path) == (len(texts), [])
 
 
 def test_blank_lines_count_as_they_are_read(tmp_path):
     """A place in a file is the same for whoever counts and for whoever reads."""
     path = tmp_path / "any.buf"
-    for text in (b"", b"\n", b"a", b"a\n", b"a\n\n", b"\n\na", b"a\r\nb\x0b\x85c\n"):
+    for text in (b"", b"\n", b"a", b"a\n", b"a\n\n", b"\n\na", b"a\r\nb\x0b\x85c\n", b"a\n  \nb"):
         path.write_bytes(text)
-        assert disk.count_lines(path) == sum(map(len, disk.windows(path))), text
+        lines = [line for some in disk.windows(path) for line in some]
+        blank = [at for at, line in enumerate(lines) if not line.strip()]
+        assert disk.survey(path) == (len(lines), blank), text
+        assert [n - 1 for n, _ in disk.numbered(path)] == [
+            at for at in range(len(lines)) if at not in blank
+        ]
 
 
 def test_an_event_is_finished_once(tmp_path):

@@ -37,7 +37,11 @@ def name() -> str:
 
 
 def seqs(records) -> list[int | bytes]:
-    return [record.damaged if isinstance(record, DamagedLine) else record.seq for record in records]
+    """What stands where: the number, the damaged bytes, None where something was."""
+    return [
+        record.damaged if isinstance(record, DamagedLine) else record and record.seq
+        for record in records
+    ]
 
 
 def test_what_is_added_is_read(quarantine, failed, name):
@@ -91,7 +95,10 @@ def test_records_are_changed_and_removed_by_their_place(quarantine, failed, name
         return msgspec.structs.replace(record, seq=9) if index == 1 else record
 
     assert quarantine.change(name, mended) == 1
-    assert seqs(quarantine.read(name)) == [9, 3]
+    assert seqs(quarantine.read(name)) == [None, 9, 3]
+    assert quarantine.change(name, lambda _, record: record) == 0
+    quarantine.add(name, failed(4))
+    assert seqs(quarantine.read(name)) == [None, 9, 3, 4]
 
 
 def test_a_file_goes_with_its_last_record(tmp_path, quarantine, failed, name):
@@ -101,6 +108,27 @@ def test_a_file_goes_with_its_last_record(tmp_path, quarantine, failed, name):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(SpoolFileNotFoundError):
         quarantine.read(name)
+
+
+def test_a_record_is_erased_by_its_place(tmp_path, quarantine, failed, name):
+    """The others keep theirs, so that a second look names the same; the file goes with the last."""
+    quarantine.add(name, failed(1, 2, 3))
+    size = (tmp_path / name).stat().st_size
+    quarantine.erase(name, 1)
+    assert seqs(quarantine.read(name)) == [1, None, 3]
+    assert ((tmp_path / name).stat().st_size, disk.count_events(tmp_path / name)) == (size, 2)
+    quarantine.erase(name, 0)
+    quarantine.erase(name, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_whole_file_is_removed(tmp_path, quarantine, failed, name):
+    """One of ours, and nothing else."""
+    quarantine.add(name, failed(1, 2))
+    quarantine.remove(name)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SpoolFileNotFoundError):
+        quarantine.remove(name)
 
 
 @pytest.mark.parametrize("missing", ["nothing.buf", "../secrets", "/etc/passwd", ""])
@@ -122,7 +150,7 @@ def test_a_damaged_line_is_shown_and_kept(tmp_path, quarantine, failed, name):
     assert records[1].error.code == "damaged_line"
     assert quarantine.change(name, lambda i, record: None if i == 0 else record) == 1
     again = quarantine.read(name)
-    assert seqs(again) == [damaged, 3]
+    assert seqs(again) == [None, damaged, 3]
     assert quarantine.change(name, lambda _, record: record) == 0
     assert quarantine.read(name) == again
 
@@ -135,7 +163,7 @@ def test_a_torn_tail_takes_no_new_event_with_it(tmp_path, quarantine, failed, na
     torn = path.read_bytes().split(b"\n")[1]
     quarantine.add(name, failed(3))
     assert seqs(quarantine.read(name)) == [1, torn, 3]
-    assert disk.count_lines(path) == 3
+    assert disk.count_events(path) == 3
 
 
 def test_an_event_that_a_person_wrote_without_a_line_end_stays_whole(
@@ -173,6 +201,6 @@ def test_an_empty_file_holds_nothing(tmp_path, quarantine, name):
     """A crash may leave one: it counts as it reads."""
     (tmp_path / name).write_bytes(b"")
     assert quarantine.read(name) == []
-    assert disk.count_lines(tmp_path / name) == 0
+    assert disk.count_events(tmp_path / name) == 0
     assert quarantine.change(name, lambda _, record: record) == 0
     assert quarantine.files() == []

@@ -188,7 +188,7 @@ async def test_a_damaged_line_that_names_no_lane_is_done_with_too(opened, push):
 
 async def test_a_discarded_file_is_gone(opened, push, monkeypatch):
     """What was done before does not count again."""
-    monkeypatch.setattr(disk.read_window, "__defaults__", (64,))
+    monkeypatch.setattr(disk, "WINDOW_BYTES", 64)
     async with opened(events_per_file=3) as spool:
         await spool.append(push(1, 2, 3, 4))
         [file] = spool.files

@@ -3,6 +3,7 @@
 import pytest
 
 from spillway.spool import event, verify
+from spillway.spool import folder as disk
 from spillway.spool.names import FAILOVER, QOS0, Names
 
 
@@ -69,6 +70,16 @@ def test_a_number_out_of_order_is_found(tmp_path, leave):
     assert not second.is_sound
 
 
+def test_a_blank_line_is_nothing(tmp_path, leave):
+    """An event was taken out there: it is no damage, and the others keep their numbers."""
+    path = leave(Names(), 1, 2, 3)
+    disk.erase(path, 1)
+    flip(path, 3)
+    [check] = verify.check_folder(tmp_path)
+    assert (check.events, check.damaged, check.out_of_order) == (2, 1, 0)
+    assert check.problems[0].startswith("line 3:")
+
+
 def test_a_torn_line_is_damaged(tmp_path, leave):
     """Also the last one."""
     path = leave(Names(), 1, 2)
@@ -91,6 +102,6 @@ def test_lines_are_numbered_over_all_windows(tmp_path, leave, monkeypatch):
     """A line's number is that of an editor, however large the file."""
     path = leave(Names(), *range(1, 11))
     flip(path, 9)
-    monkeypatch.setattr(verify.disk.read_window, "__defaults__", (64,))
+    monkeypatch.setattr(disk, "WINDOW_BYTES", 64)
     [check] = verify.check_folder(tmp_path)
     assert (check.events, [problem[:6] for problem in check.problems]) == (10, ["line 9"])
