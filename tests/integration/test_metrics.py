@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from spillway import wire
 from spillway.broker.census import Census, Tally
 from spillway.broker.counters import COUNTED, Counters, Histogram
 from spillway.core.errors import InvariantError
@@ -58,6 +59,8 @@ async def live(desk):
 async def test_every_declared_metric_is_emitted_and_no_other(desk):
     """The list in core.metrics is the truth: name, kind, labels, help, all in use."""
     await live(desk)
+    await desk.broker.spoolkeeping.hold(wire.SpoolHoldRequest(), "ann")
+    await desk.push("held")
     found = await families(desk)
     assert found.keys() == DECLARED.keys()
     for name, declared in DECLARED.items():

@@ -17,7 +17,7 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 # The block that the file-buffer specification names, and the families behind its fields.
 FILE_BUFFER = {
     "pending": "spillway_spool_pending",
-    "flushed": "spillway_spool_flushed",
+    "flushed": "spillway_spool_flushed_total",
     "failed": "spillway_spool_failed",
     "db_healthy": "spillway_spool_db_healthy",
 }

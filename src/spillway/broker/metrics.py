@@ -14,6 +14,7 @@ from spillway.broker.counters import COUNTED, Counters
 from spillway.broker.dispatch import Dispatch
 from spillway.broker.facts import Facts, QueueFacts
 from spillway.broker.shard import Shard
+from spillway.broker.spoolmetrics import SpoolMetrics
 from spillway.core.metrics import OTHER, Family, Sample, family
 from spillway.core.state import BLOCKED, DEFERRED, LEASED, PARKED, READY
 from spillway.warm.memory import Budget
@@ -106,6 +107,7 @@ class Metrics:
         census: Census,
         counters: Counters,
         totals: Mapping[str, Callable[[], int]],
+        spool: SpoolMetrics,
         now_ms: Callable[[], int],
     ) -> None:
         self._facts = facts
@@ -115,6 +117,7 @@ class Metrics:
         self._census = census
         self._counters = counters
         self._totals = totals
+        self._spool = spool
         self._now_ms = now_ms
         self._walking = asyncio.Lock()
 
@@ -134,6 +137,7 @@ class Metrics:
             *self._queue_facts(sums.backlog, queues, labels),
             *self._queue_counters(labels, has_other=len(labels) < len(queues)),
             *self._broker_families(),
+            *await self._spool.collect(),
         ]
 
     # ------------------------------------------------------------ queues

@@ -38,6 +38,7 @@ from spillway.broker.revival import Revival
 from spillway.broker.settlement import Settlement
 from spillway.broker.shard import Shard, ShardConfig
 from spillway.broker.spoolkeeping import Spoolkeeping
+from spillway.broker.spoolmetrics import SpoolMetrics
 from spillway.broker.sweeper import Sweeper
 from spillway.core.errors import DatabaseUnavailableError, ShuttingDownError, SpillwayError
 from spillway.core.metrics import Family
@@ -130,6 +131,7 @@ class Broker:
             census=self.census,
             counters=self.counters,
             totals=self._totals(),
+            spool=self._spool_metrics(),
             now_ms=self.clock.now_ms,
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -334,6 +336,16 @@ class Broker:
     async def metrics(self, by: Iterable[str] = ()) -> list[Family]:
         """Every metric family, read from state now."""
         return await self._metrics.collect(by)
+
+    def _spool_metrics(self) -> SpoolMetrics:
+        return SpoolMetrics(
+            self.spool,
+            self.replay,
+            self.revival,
+            self.breaker,
+            self.spoolkeeping,
+            is_connected=self._is_connected,
+        )
 
     def _totals(self) -> dict[str, Callable[[], int]]:
         """What the duties count themselves."""

@@ -156,6 +156,64 @@ DECLARED: dict[str, Declaration] = {
     "spillway_pruned_messages_total": counter(
         "Messages removed after their retention; while it is flat and pushes go on, disks fill.", ()
     ),
+    # ------------------------------------------------------------ the spool, as it is now
+    "spillway_spool_pending": gauge(
+        "Events that wait in files: PostgreSQL is away, or the spool is held, or lanes cannot go."
+    ),
+    "spillway_spool_failed": gauge(
+        "Events set aside in failed/: the rules refuse them; look, repair, retry or discard."
+    ),
+    "spillway_spool_db_healthy": gauge(
+        "1 while PostgreSQL answers: a fall is the trouble, pushes go to files."
+    ),
+    "spillway_spool_bytes": gauge(
+        "Bytes in files that wait: at FILE_BUFFER_BYTES_MAX pushes are refused with 507."
+    ),
+    "spillway_spool_files": gauge("Files that wait: the replay does not keep up with the pushes."),
+    "spillway_spool_oldest_seconds": gauge(
+        "Age of the oldest event that waits: at FILE_BUFFER_AGE_MAX_S pushes are refused with 507."
+    ),
+    "spillway_spool_replay_rate": gauge(
+        "Events a second that go from files into the log: while some wait, zero is the trouble."
+    ),
+    "spillway_spool_breaker_open": gauge(
+        "1 while nobody waits for PostgreSQL: it is away, and pushes go straight to files."
+    ),
+    "spillway_spool_held": gauge(
+        "1 while an operator routes pushes to files on purpose: was the release forgotten?"
+    ),
+    "spillway_spool_lanes_held": gauge(
+        "Lanes that the replay passes over: their queues are full, so give them consumers."
+    ),
+    "spillway_spool_disk_free_bytes": gauge(
+        "Bytes free on the disk of the spool: near zero a push has nowhere left to go."
+    ),
+    "spillway_spool_qos0_unwritten": gauge(
+        "Pushes of qos 0 that a kill would lose now: the disk of the spool is slow or full."
+    ),
+    "spillway_spool_queue_events": gauge(
+        "Events of a queue that wait in files: its consumers do not see them yet.", QUEUE
+    ),
+    # ------------------------------------------------------------ the spool, since the start
+    "spillway_spool_accepted_total": counter("Pushes taken into files: PostgreSQL was away.", ()),
+    "spillway_spool_flushed_total": counter(
+        "Events that went from files into the log: above accepted, those of earlier runs.", ()
+    ),
+    "spillway_spool_refused_total": counter(
+        "Pushes that the spool refused: it, or its disk, is full; they stay with producers.", ()
+    ),
+    "spillway_spool_revived_total": counter(
+        "Failed events that went into the log after all: they come behind later ones.", ()
+    ),
+    "spillway_spool_discarded_total": counter(
+        "Events thrown away by hand: was it meant? actions.jsonl says who and why.", ()
+    ),
+    "spillway_spool_breaker_trips_total": counter(
+        "How often PostgreSQL was found away: it is unstable, or too slow.", ()
+    ),
+    "spillway_spool_qos0_lost_total": counter(
+        "Pushes of qos 0 that were answered and could not be written before the end.", ()
+    ),
 }
 """name → what it is. Every one of these is emitted (a test proves it), and no other."""
 

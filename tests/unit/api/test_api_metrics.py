@@ -27,7 +27,7 @@ LATENCY = Family(
 )
 SPOOL = tuple(
     Family(f"spillway_spool_{name}", "gauge", "", (Sample({}, value),))
-    for name, value in {"pending": 2, "flushed": 9, "failed": 0, "db_healthy": 1}.items()
+    for name, value in {"pending": 2, "flushed_total": 9, "failed": 0, "db_healthy": 1}.items()
 )
 
 
