@@ -70,10 +70,13 @@ AT_START = {
     "embedded_postgres",
     "schema_mismatch",
     "settings",
+    "spool_folder",
 }
 Kind = type[SpillwayError]
 ERROR_GROUPS: dict[str, Callable[[Kind], bool]] = {
-    "What the broker answers": lambda kind: _room(kind) == "core" and kind.status != INTERNAL,
+    "What the broker answers": lambda kind: (
+        _room(kind) == "core" and kind.status != INTERNAL and kind.code not in AT_START
+    ),
     "What the start may say": lambda kind: kind.code in AT_START,
     "What the client raises by itself": lambda kind: _room(kind) == "client",
     "What should not happen": lambda _: True,

@@ -89,7 +89,7 @@ def test_doctor_of_a_dead_database(run):
     away = {**HEALTH, "status": "degraded", "database": "disconnected"}
     result = run("doctor", reply(away))
     assert result.exit_code == 3
-    assert "answered 503" in result.stdout
+    assert "pushes go to files" in result.stdout
     assert "start PostgreSQL again" in result.stdout
 
 

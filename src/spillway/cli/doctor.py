@@ -112,9 +112,8 @@ def _broker(client: "Client") -> Iterator[Finding]:
     if health.database == "connected":
         yield Finding("OK", "database", "connected")
     else:
-        text = "disconnected: until it is back, requests are answered 503"
-        free = "start PostgreSQL again, and the broker finds it; an embedded one comes back with a "
-        free += "new `spillway serve`"
+        text = "disconnected: until it is back, pushes go to files and leases come back empty"
+        free = "start PostgreSQL again, and the broker finds it; an embedded one it starts itself"
         yield Finding("FAIL", "database", text, free, DEPENDENCY_DOWN)
     if health.status != "ok" and health.database == "connected":
         yield Finding("WARN", "health", "degraded", f"curl {url}/health")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spillway.cli.hints import hint_of
 from spillway.cli.outcome import say
+from spillway.core.errors import DatabaseUnavailableError
 
 if TYPE_CHECKING:
     from spillway.settings import Settings
@@ -71,6 +73,9 @@ async def _serve(settings: "Settings") -> None:
         def listening(port: int) -> None:
             broker.ownership.address = f"http://{settings.host}:{port}"
             say(f"listening on http://{settings.host}:{port}")
+            if not broker.ownership.database_answers:
+                say("warning: PostgreSQL does not answer; pushes go to files until it does")
+                say(f"  hint: {hint_of(DatabaseUnavailableError())}")
             if settings.host not in {"127.0.0.1", "localhost", "::1"}:
                 say(
                     "warning: listening beyond this machine"
