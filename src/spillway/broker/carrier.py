@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import structlog
@@ -46,6 +46,16 @@ class Held:
     reason: Trouble
 
 
+@dataclass(slots=True)
+class Window:
+    """Lines of a file, read together, by what is to become of them."""
+
+    found: list[tuple[int, Event]] = field(default_factory=list)
+    damaged: list[tuple[int, Address | None, Failed]] = field(default_factory=list)
+    aside: list[tuple[int, Address | None]] = field(default_factory=list)
+    """A crash came between their way into `failed/` and the end of the file."""
+
+
 class Carrier:
     """Window by window: read, sort by lane, append, wait for the commits, mark as done."""
 
@@ -64,13 +74,14 @@ class Carrier:
     async def carry(self, file: BufferFile) -> None:
         """All of a file that can go; what is left belongs to lanes that are held."""
         offset, at = 0, 0
+        aside = await asyncio.to_thread(self._spool.quarantine.marks, file.name)
         try:
             while True:
                 size = POLITE_BYTES if self._is_live() else disk.WINDOW_BYTES
                 texts, offset = await asyncio.to_thread(disk.read_window, file.path, offset, size)
                 if not texts:
                     break
-                await self._window(file, texts, at)
+                await self._window(file, _read(file, texts, at, aside))
                 at += len(texts)
             while self._under_way:
                 await self._reap(file)
@@ -78,10 +89,10 @@ class Carrier:
             await self._abandon(file)
             raise
 
-    async def _window(self, file: BufferFile, texts: list[bytes], at: int) -> None:
-        found, damaged = _read(file, texts, at)
-        await self.set_aside(file, damaged)
-        by_lane = await self._handover.sort(found)
+    async def _window(self, file: BufferFile, window: Window) -> None:
+        self._spool.finish(file, window.aside)
+        await self.set_aside(file, window.damaged)
+        by_lane = await self._handover.sort(window.found)
         await self.set_aside(file, [_failed(s, error_trouble(e)) for s, e in by_lane.refused])
         source = names.source_of(file.name)
         for lane, spooled in by_lane.lanes.values():
@@ -184,6 +195,7 @@ class Carrier:
             return
         failed = [record for _, _, record in records]
         await asyncio.to_thread(self._spool.quarantine.add, file.name, failed)
+        self._spool.reached("mid_quarantine")
         for _, _, record in records[:10]:
             log.warning(
                 "spool_event_failed",
@@ -210,18 +222,24 @@ def _failed(spooled: Spooled, trouble: Trouble) -> tuple[int, Address | None, Fa
     return spooled.index, spooled.event.address, record
 
 
-def _read(
-    file: BufferFile, texts: list[bytes], at: int
-) -> tuple[list[tuple[int, Event]], list[tuple[int, Address | None, Failed]]]:
-    """The events of a window that are not done, and the lines that are damaged."""
-    found: list[tuple[int, Event]] = []
-    damaged: list[tuple[int, Address | None, Failed]] = []
+def _read(file: BufferFile, texts: list[bytes], at: int, aside: Container[int | bytes]) -> Window:
+    """What stands in a window and is not done; `aside` marks what is in `failed/` already."""
+    window = Window()
     for index, text in enumerate(texts, at):
         if file.is_done(index):
             continue
         try:
-            found.append((index, event.read(text)))
+            one = event.read(text)
         except DamagedLineError as error:
+            address = event.address_of(text)
+            if text in aside:
+                window.aside.append((index, address))
+                continue
             record = event.DamagedLine(text, error_trouble(error), datetime.now(UTC))
-            damaged.append((index, event.address_of(text), record))
-    return found, damaged
+            window.damaged.append((index, address, record))
+        else:
+            if one.seq in aside:
+                window.aside.append((index, one.address))
+            else:
+                window.found.append((index, one))
+    return window

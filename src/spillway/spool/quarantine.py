@@ -9,7 +9,12 @@ from pathlib import Path
 from spillway.core.errors import SpoolFileNotFoundError
 from spillway.spool import event, names
 from spillway.spool import folder as disk
-from spillway.spool.event import Failed
+from spillway.spool.event import DamagedLine, Failed
+
+
+def mark(record: Failed) -> int | bytes:
+    """What tells a record from the others of its file: its number or, if damaged, its bytes."""
+    return record.damaged if isinstance(record, DamagedLine) else record.seq
 
 
 class Quarantine:
@@ -30,6 +35,13 @@ class Quarantine:
         """Everything in a file, by its place; None where something was and is no more."""
         windows = disk.windows(self._path(file))
         return [_record(text) for texts in windows for text in texts]
+
+    def marks(self, file: str) -> set[int | bytes]:
+        """What tells the records of a file from each other; none if there is no such file.
+
+        A crash may have come between setting an event aside and the end of its own file.
+        """
+        return set(map(mark, self.read(file))) if (self._folder / file).exists() else set()
 
     def change(self, file: str, replaced: Callable[[int, Failed], Failed | None]) -> int:
         """Put another record in the place of each, or none; how many left."""

@@ -54,6 +54,13 @@ def test_what_is_added_is_read(quarantine, failed, name):
     assert isinstance(records[0], FailedEvent)
 
 
+def test_records_are_told_from_each_other(quarantine, failed, name):
+    """By their numbers, and damaged ones by their bytes; no file has none."""
+    assert quarantine.marks(name) == set()
+    quarantine.add(name, [*failed(1, 2), DamagedLine(b"\xff", TROUBLE, AT)])
+    assert quarantine.marks(name) == {1, 2, b"\xff"}
+
+
 def test_files_are_named_oldest_first(tmp_path, quarantine, failed):
     """And only ours."""
     given = Names()
