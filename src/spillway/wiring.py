@@ -16,6 +16,7 @@ from spillway.log.database import Database
 from spillway.log.embedded import EmbeddedPostgres
 from spillway.log.migrations import migrate
 from spillway.settings import Settings, load
+from spillway.spool.faultpoints import Reached, nobody
 from spillway.spool.spool import SpoolConfig
 
 
@@ -73,6 +74,7 @@ def make_broker(
     *,
     address: str = "",
     keeper: Keeper | None = None,
+    reached: Reached = nobody,
 ) -> Broker:
     """A broker on a database that it migrates as soon as it can; not started yet."""
     settings = settings or load()
@@ -86,7 +88,7 @@ def make_broker(
 
     config = broker_config(settings, new_broker_id(), address)
     keepers = [] if keeper is None else [keeper]
-    return Broker(database, config, prepare, more_duties=keepers)
+    return Broker(database, config, prepare, more_duties=keepers, reached=reached)
 
 
 @asynccontextmanager

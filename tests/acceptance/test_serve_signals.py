@@ -208,7 +208,7 @@ def test_a_port_in_use_is_said(served, serve):
 
 
 def test_an_unreachable_database_is_said_without_its_password(serve):
-    """It serves all the same. Where it looked is told, the hint leads on, the password stays ours."""
+    """It serves all the same; where it looked is told, the hint leads on, the password is not."""
     url = "postgresql://ann:s3cr3t-w0rd@127.0.0.1:1/orders"
     served = serve("--database-url", url)
     served.start()

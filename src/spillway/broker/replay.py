@@ -4,7 +4,6 @@ It goes at full speed while nobody pushes, and in small bites with pauses while 
 lane that cannot go on (its queue is full, say) is passed over, and the others go on.
 """
 
-import asyncio
 import time
 
 import structlog
@@ -14,7 +13,6 @@ from spillway.broker.carrier import Carrier, Held
 from spillway.broker.duty import Duty
 from spillway.broker.handover import Handover
 from spillway.core.errors import DatabaseUnavailableError, SpillwayError
-from spillway.spool import folder as disk
 from spillway.spool import names
 from spillway.spool.folder import BufferFile
 from spillway.spool.spool import Spool
@@ -126,7 +124,7 @@ class Replay(Duty):
                         await self._file(file)
         if self._sources and not spool.pending and not spool.files:
             # Durably gone: a file that came back without its marks would be stored once more.
-            await asyncio.to_thread(disk.sync_folder, spool.config.folder)
+            await spool.sync()
             await self._handover.forget_sources(sorted(self._sources))
             self._sources.clear()
         return self.replayed + spool.quarantined - before

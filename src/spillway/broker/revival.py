@@ -68,6 +68,7 @@ class Revival(Duty):
             if isinstance(record, FailedEvent) and line in (None, at + 1)
         ]
         gone, troubles = await self._try(chosen)
+        self._spool.reached("mid_revival")
         outcome = _Outcome(gone, troubles)
         if any(outcome.changes(at, record) for at, record in enumerate(records) if record):
             await asyncio.to_thread(self._spool.quarantine.change, file, outcome)

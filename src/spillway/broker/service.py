@@ -43,7 +43,7 @@ from spillway.broker.sweeper import Sweeper
 from spillway.core.errors import DatabaseUnavailableError, ShuttingDownError, SpillwayError
 from spillway.core.metrics import Family
 from spillway.log.database import Database
-from spillway.spool.journal import Reached
+from spillway.spool.faultpoints import Reached, nobody
 from spillway.spool.spool import Spool, SpoolConfig
 from spillway.warm.memory import Budget
 from spillway.wire import (
@@ -93,7 +93,7 @@ class Broker:
         prepare: Callable[[], Awaitable[int]],
         *,
         more_duties: Iterable[Duty] = (),
-        reached: Reached = lambda _: None,
+        reached: Reached = nobody,
     ) -> None:
         self.config = config
         self._more_duties = more_duties

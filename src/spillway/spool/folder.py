@@ -15,6 +15,7 @@ import structlog
 
 from spillway.core.errors import SpillwayError, SpoolFolderError
 from spillway.spool import event, names
+from spillway.spool.faultpoints import Reached, nobody
 
 log = structlog.get_logger(__name__)
 
@@ -71,8 +72,9 @@ class Found:
 class Folder:
     """The folder, ours alone from `lock` to `release`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reached: Reached = nobody) -> None:
         self.path = path
+        self._reached = reached
         self.failed = path / FAILED
         self.names = names.Names()
         self._lock: int | None = None
@@ -108,7 +110,7 @@ class Folder:
         paths, found.foreign = entries(self.path)
         for path in paths:
             self.names.note(path.name)
-            whole = _close(path) if names.is_open(path.name) else path
+            whole = _close(path, self._reached) if names.is_open(path.name) else path
             file = None if whole is None else describe(whole)
             if file is not None:
                 found.files.append(file)
@@ -148,7 +150,7 @@ def sync_folder(path: Path) -> None:
         os.close(number)
 
 
-def _close(path: Path) -> Path | None:
+def _close(path: Path, reached: Reached) -> Path | None:
     """End a file that was open when its writer died; None: nothing whole was in it."""
     good, at = 0, 0
     with path.open("rb") as source:
@@ -165,6 +167,7 @@ def _close(path: Path) -> Path | None:
     with path.open("r+b") as out:
         out.truncate(good)
         os.fsync(out.fileno())
+    reached("mid_recovery")
     return path.rename(path.with_name(path.name.removesuffix(names.OPEN) + names.COMPLETE))
 
 

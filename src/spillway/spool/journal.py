@@ -11,13 +11,12 @@ import structlog
 from spillway.core.errors import SpoolFullError
 from spillway.spool import folder as disk
 from spillway.spool import names
+from spillway.spool.faultpoints import Reached
 from spillway.spool.folder import BufferFile, Folder
 
 log = structlog.get_logger(__name__)
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
-Reached = Callable[[str], None]
-"""Told where the work has come to; a test may end the process there."""
 
 
 class _OpenFile:
@@ -100,6 +99,7 @@ class FileWriter:
         for file in files:
             os.fdatasync(file.number)
         if is_new:
+            self._reached("before_directory_fsync")
             disk.sync_folder(self._folder.path)
 
     def _undo(

@@ -18,9 +18,10 @@ from spillway.spool import event, names
 from spillway.spool import folder as disk
 from spillway.spool.behind import Behind
 from spillway.spool.event import Address, Event
+from spillway.spool.faultpoints import Reached, nobody
 from spillway.spool.folder import BufferFile, Folder
 from spillway.spool.gate import Gate
-from spillway.spool.journal import FileWriter, Journal, Reached
+from spillway.spool.journal import FileWriter, Journal
 from spillway.spool.quarantine import Quarantine
 
 log = structlog.get_logger(__name__)
@@ -66,10 +67,10 @@ class Spool:
         self,
         config: SpoolConfig,
         now_ms: Callable[[], int],
-        reached: Reached = lambda _: None,
+        reached: Reached = nobody,
     ) -> None:
         self.config = config
-        self.folder = Folder(config.folder)
+        self.folder = Folder(config.folder, reached)
         self.quarantine = Quarantine(self.folder.failed)
         self.gate = Gate()
         self.files: list[BufferFile] = []
@@ -245,7 +246,8 @@ class Spool:
 
     async def remove(self, file: BufferFile) -> None:
         """A file all of whose events are done."""
-        await asyncio.to_thread(file.path.unlink)
+        await asyncio.to_thread(file.path.unlink, missing_ok=True)
+        self.reached("after_delete")
         self._forget(file)
 
     def _forget(self, file: BufferFile) -> None:
@@ -254,6 +256,10 @@ class Spool:
         if not self.files:
             for key in [key for key, count in self.by_queue.items() if not count]:
                 del self.by_queue[key]
+
+    async def sync(self) -> None:
+        """Make it last that files are gone: a power cut must not bring them back."""
+        await asyncio.to_thread(disk.sync_folder, self.config.folder)
 
     def close_door(self) -> None:
         """Little is left: who comes to a lane with a backlog now waits instead of adding to it."""

@@ -122,7 +122,14 @@ def test_lines_are_durable_before_it_is_told(tmp_path, make_lines, monkeypatch):
         spy(name)
     writer = writer_in(tmp_path, 3, seen.append)
     writer.write(make_lines(1))
-    assert seen == ["write", "before_fsync", "fdatasync", "fsync", "after_fsync_before_reply"]
+    assert seen == [
+        "write",
+        "before_fsync",
+        "fdatasync",
+        "before_directory_fsync",
+        "fsync",
+        "after_fsync_before_reply",
+    ]
     seen.clear()
     writer.write(make_lines(2))
     assert seen == ["write", "before_fsync", "fdatasync", "after_fsync_before_reply"]
@@ -132,6 +139,7 @@ def test_lines_are_durable_before_it_is_told(tmp_path, make_lines, monkeypatch):
         *["write"] * 3,
         "before_fsync",
         *["fdatasync"] * 3,
+        "before_directory_fsync",
         "fsync",
         "after_fsync_before_reply",
         *["after_rename"] * 2,

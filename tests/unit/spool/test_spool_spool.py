@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
@@ -198,6 +199,25 @@ async def test_a_discarded_file_is_gone(opened, push, monkeypatch):
         assert not file.path.exists()
         with pytest.raises(SpoolFileNotFoundError):
             spool.file(file.name)
+
+
+async def test_a_file_that_cannot_be_removed_stays(opened, push, monkeypatch):
+    """It would come back with the next start: what is known about it must not be forgotten."""
+    async with opened(events_per_file=1) as spool:
+        await spool.append(push(1))
+        [file] = spool.files
+        spool.finish(file, [(0, A)])
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "unlink", _refuse)
+            with pytest.raises(PermissionError):
+                await spool.remove(file)
+        assert (spool.files, spool.bytes) == ([file], file.bytes)
+        await spool.remove(file)
+        assert (spool.files, spool.bytes) == ([], 0)
+
+
+def _refuse(*_, **__):
+    raise PermissionError
 
 
 async def test_files_stand_in_the_order_in_which_they_were_begun(opened, push):
