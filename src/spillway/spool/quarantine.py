@@ -41,7 +41,8 @@ class Quarantine:
 
         A crash may have come between setting an event aside and the end of its own file.
         """
-        return set(map(mark, self.read(file))) if (self._folder / file).exists() else set()
+        found = self.read(file) if (self._folder / file).exists() else ()
+        return {mark(record) for record in found if record is not None}
 
     def change(self, file: str, replaced: Callable[[int, Failed], Failed | None]) -> int:
         """Put another record in the place of each, or none; how many left."""
