@@ -2,7 +2,6 @@
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Callable
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -21,10 +20,9 @@ DOOR_S = 0.5
 class Buffering:
     """Between the pushes and the spool."""
 
-    def __init__(self, spool: Spool, breaker: Breaker, now_ms: Callable[[], int]) -> None:
+    def __init__(self, spool: Spool, breaker: Breaker) -> None:
         self._spool = spool
         self._breaker = breaker
-        self._now_ms = now_ms
 
     def _takes_all(self) -> bool:
         """Whether no push is to go to the log now."""
@@ -51,27 +49,37 @@ class Buffering:
         return arrivals.lane is None or self._spool.gate.holds(arrivals.address)
 
     async def buffer(
-        self, arrivals: list[Arrivals], results: list[PushResult | None], *, doubt: bool = False
+        self,
+        arrivals: list[Arrivals],
+        results: list[PushResult | None],
+        accepted_ms: int,
+        *,
+        doubt: bool = False,
     ) -> None:
-        """Put them into files; they have their results once they are durable there."""
-        await self._take(arrivals, results, doubt=doubt, durable=True)
+        """Put them into files; they have their results once they are durable there.
 
-    async def accept(self, arrivals: list[Arrivals], results: list[PushResult | None]) -> None:
+        Where there is doubt, the log has nothing of them from before `accepted_ms`.
+        """
+        await self._take(arrivals, results, accepted_ms, doubt=doubt, durable=True)
+
+    async def accept(
+        self, arrivals: list[Arrivals], results: list[PushResult | None], accepted_ms: int
+    ) -> None:
         """Take them with qos 0: they have their results at once."""
-        await self._take(arrivals, results, doubt=False, durable=False)
+        await self._take(arrivals, results, accepted_ms, doubt=False, durable=False)
 
     async def _take(
         self,
         arrivals: list[Arrivals],
         results: list[PushResult | None],
+        accepted_ms: int,
         *,
         doubt: bool,
         durable: bool,
     ) -> None:
         if not arrivals:
             return
-        now_ms = self._now_ms()
-        parts: Parts = [(one.address, events_of(one, now_ms, doubt=doubt)) for one in arrivals]
+        parts: Parts = [(one.address, events_of(one, accepted_ms, doubt=doubt)) for one in arrivals]
         try:
             if durable:
                 await self._spool.append(parts)
@@ -85,11 +93,11 @@ class Buffering:
             one.buffered(results)
 
 
-def events_of(arrivals: Arrivals, now_ms: int, *, doubt: bool) -> list[Event]:
+def events_of(arrivals: Arrivals, accepted_ms: int, *, doubt: bool) -> list[Event]:
     """Arrivals as events, with every choice that was made for them; numbered by the spool."""
     address = arrivals.address
     namespace, task = named(address.queue)
-    accepted_at = moment(now_ms)
+    accepted_at = moment(accepted_ms)
     mark = True if doubt else UNSET
     return [
         Event(
@@ -104,8 +112,8 @@ def events_of(arrivals: Arrivals, now_ms: int, *, doubt: bool) -> list[Event]:
             item.key,
             item.headers,
             item.priority,
-            None if (due_ms := deliver_ms(item, now_ms)) is None else moment(due_ms),
-            None if (end_ms := expires_ms(item, now_ms)) is None else moment(end_ms),
+            None if (due_ms := deliver_ms(item, accepted_ms)) is None else moment(due_ms),
+            None if (end_ms := expires_ms(item, accepted_ms)) is None else moment(end_ms),
             accepted_at,
             0,
             mark,

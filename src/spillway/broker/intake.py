@@ -76,15 +76,17 @@ class Intake:
         """Store what can be stored, else buffer it; one result an item, in order."""
         results: list[PushResult | None] = [None] * len(items)
         deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
+        accepted_ms = self._now_ms()
         arrivals = await self._sort(org, items, results, deadline_s)
         if qos == 0:
-            await self._buffering.accept(arrivals, results)
+            await self._buffering.accept(arrivals, results, accepted_ms)
         else:
             free, late = await self._buffering.divide(arrivals)
             tickets = await self._append(free, late, results, deadline_s)
-            await self._buffering.buffer(late, results)
+            await self._buffering.buffer(late, results, accepted_ms)
             if tickets:
-                await self._wait(tickets, results, deadline_s)
+                doubtful = await self._wait(tickets, results, deadline_s)
+                await self._buffering.buffer(doubtful, results, accepted_ms, doubt=True)
         return [result for result in results if result is not None]
 
     async def _append(
@@ -127,9 +129,9 @@ class Intake:
 
     async def _wait(
         self, tickets: Tickets, results: list[PushResult | None], deadline_s: float
-    ) -> None:
-        """Wait for every commit. Where its outcome is not known in time, the spool takes it too:
-        the replay looks in the log first.
+    ) -> list[Arrivals]:
+        """Wait for every commit. Returns those whose outcome is not known in time: the spool takes
+        them too, and the replay looks in the log first.
         """
         failures: list[SpillwayError] = []
         doubtful: list[Arrivals] = []
@@ -142,9 +144,9 @@ class Intake:
                 else:
                     failures.append(error)
                     arrivals.fail(results, error)
-        await self._buffering.buffer(doubtful, results, doubt=True)
         if failures and len(failures) == len(tickets):
             raise failures[0]
+        return doubtful
 
     async def _sort(
         self,

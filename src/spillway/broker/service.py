@@ -150,7 +150,7 @@ class Broker:
             self.facts,
             self.shards,
             self.config.items,
-            Buffering(self.spool, self.breaker, self.clock.now_ms),
+            Buffering(self.spool, self.breaker),
             self.breaker,
             auto_create=self.config.auto_create_queues,
             now_ms=self.clock.now_ms,
