@@ -14,12 +14,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 
 from spillway.core.errors import SpillwayError
+from spillway.log.embedded import EmbeddedPostgres
 
 SPILLWAY = Path(sys.executable).with_name("spillway")
 START_S = 60.0
@@ -47,17 +50,20 @@ class Served:
         self.log = folder / f"serve-{self.port}.log"
         self.starts = 0
         self.process: subprocess.Popen[bytes] | None = None
-        where = () if "--database-url" in arguments else ("--data", str(self.data))
-        self._command = [str(SPILLWAY), "serve", "--port", str(self.port), *where, *arguments]
+        self._serve = ["serve", "--port", str(self.port), "--data", str(self.data), *arguments]
         given = {f"SPILLWAY_{name.upper()}": str(value) for name, value in settings.items()}
         kept = {k: v for k, v in os.environ.items() if not k.startswith("SPILLWAY_")}
         self._environment = {**kept, **given}
 
-    def launch(self) -> None:
-        """Start the process without waiting for anything."""
+    def launch(self, at: str | None = None, nth: int = 1) -> None:
+        """Start the process without waiting for anything; `at` is a place where it is to die."""
+        command = [str(SPILLWAY)]
+        if at is not None:
+            command = [sys.executable, "-m", "spillway.testing.faults", "--at", at]
+            command += ["--nth", str(nth), "--"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self._command,
+                [*command, *self._serve],
                 cwd=self.folder,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -66,10 +72,10 @@ class Served:
             )
         self.starts += 1
 
-    def start(self) -> None:
+    def start(self, at: str | None = None, nth: int = 1) -> None:
         """Start, and wait until it says that it listens."""
         seen = self.log.stat().st_size if self.log.exists() else 0
-        self.launch()
+        self.launch(at, nth)
         deadline = time.monotonic() + START_S
         while not LISTENING.search(self.log.read_bytes()[seen:]):
             assert self.process.poll() is None, self.talk()
@@ -96,6 +102,11 @@ class Served:
     def wait(self, within_s: float = START_S) -> int:
         """Its exit code."""
         return self.process.wait(within_s)
+
+    @property
+    def spool(self) -> Path:
+        """The folder of its spool."""
+        return self.data / "spool"
 
     @property
     def database_url(self) -> str:
@@ -225,3 +236,142 @@ def patience() -> Patience:
 def bury() -> Callable[[int], None]:
     """Wait until a killed process is gone for good: `bury(pid)`."""
     return wait_gone
+
+
+# ---------------------------------------------------------------- a PostgreSQL that may be hurt
+
+
+class Fragile:
+    """A database on a PostgreSQL server that is hurt in many ways, and made well again."""
+
+    OUTAGES = {  # noqa: RUF012 (a table)
+        "stopped": ("stop", "start"),
+        "killed": ("kill", "start"),
+        "frozen": ("freeze", "thaw"),
+        "read_only": ("forbid_writes", "allow_writes"),
+        "crowded": ("crowd", "disperse"),
+    }
+
+    def __init__(self, server: EmbeddedPostgres, name: str) -> None:
+        self.server = server
+        self.url = urlunsplit(urlsplit(server.url)._replace(path=f"/{name}"))
+        self._frozen: list[int] = []
+        self._crowd: list[psycopg.Connection] = []
+
+    def begin(self, outage: str) -> None:
+        """Hurt it in this way."""
+        getattr(self, self.OUTAGES[outage][0])()
+
+    def end(self, outage: str) -> None:
+        """Make it well again."""
+        getattr(self, self.OUTAGES[outage][1])()
+
+    def heal(self) -> None:
+        """Make it well, whatever was done to it."""
+        self.thaw()
+        self.disperse()
+        self.start()
+        self.allow_writes()
+
+    def execute(self, statement: str) -> list[tuple]:
+        """A statement of an administrator's."""
+        with psycopg.connect(self.url, autocommit=True) as conn:
+            conn.execute("SET default_transaction_read_only = off")
+            cursor = conn.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def stop(self) -> None:
+        """In order; clients are told."""
+        self.server.stop()
+
+    def start(self) -> None:
+        """Start it, if it does not run."""
+        self.server.start()
+
+    def kill(self) -> None:
+        """By SIGKILL: the postmaster, and with it everybody."""
+        postmaster = self.server.pid
+        os.kill(postmaster, signal.SIGKILL)
+        wait_gone(postmaster)
+
+    def freeze(self) -> None:
+        """By SIGSTOP: connections stay open, and nobody answers. A network can do that too."""
+        postmaster = self.server.pid
+        self._frozen = [postmaster]
+        os.kill(postmaster, signal.SIGSTOP)
+        self._frozen += children_of(postmaster)
+        for pid in self._frozen[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let them go on where they were."""
+        for pid in self._frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._frozen = []
+
+    def forbid_writes(self) -> None:
+        """As a standby that was not promoted."""
+        self.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+        self.execute("SELECT pg_reload_conf()")
+
+    def allow_writes(self) -> None:
+        """As the promotion of a standby does."""
+        self.execute("ALTER SYSTEM RESET default_transaction_read_only")
+        self.execute("SELECT pg_reload_conf()")
+
+    def crowd(self) -> None:
+        """Take every connection there is, those of the broker too."""
+        theirs = "FROM pg_stat_activity WHERE application_name LIKE 'spillway%'"
+        admin = psycopg.connect(self.url, autocommit=True)
+        self._crowd = [admin]
+        while True:
+            with contextlib.suppress(psycopg.OperationalError):
+                self._crowd.append(psycopg.connect(self.url))
+                continue
+            if not admin.execute(f"SELECT 1 {theirs}").fetchall():
+                return
+            admin.execute(f"SELECT pg_terminate_backend(pid) {theirs}")
+
+    def disperse(self) -> None:
+        """Give the connections free."""
+        while self._crowd:
+            self._crowd.pop().close()
+
+
+def children_of(parent: int) -> list[int]:
+    """The processes that a process has started and that still live."""
+    children = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                children.append(int(stat.parent.name))
+    return children
+
+
+@pytest.fixture(scope="session")
+def _fragile_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    settings = {"max_connections": "40"}  # so that a crowd is soon there
+    with EmbeddedPostgres(tmp_path_factory.mktemp("fragile"), settings=settings) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _fragile_numbers() -> Iterator[int]:
+    return count()
+
+
+@pytest.fixture
+def fragile(
+    _fragile_server: EmbeddedPostgres, _fragile_numbers: Iterator[int]
+) -> Iterator[Fragile]:
+    """A database of this test's own, empty, whose server may be hurt."""
+    name = f"fragile_{next(_fragile_numbers)}"
+    with psycopg.connect(_fragile_server.url, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+    fragile = Fragile(_fragile_server, name)
+    yield fragile
+    fragile.heal()
+    with psycopg.connect(_fragile_server.url, autocommit=True) as admin:
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")

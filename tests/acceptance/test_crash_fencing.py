@@ -134,12 +134,22 @@ def test_a_paused_broker_is_deposed_and_tells_no_lies(pair, database_url, eventu
     assert all(old < new for old, new in zip(after, epochs(database_url), strict=True))
 
 
+def replay_all(pair, eventually):
+    """What a broker took while it could not know whose the shards were follows once it has them."""
+    for served, other in (pair, pair[::-1]):
+        other.kill()
+        with Client(served.url) as client:
+            eventually(lambda: owns_all(served), PATIENCE_S)  # noqa: B023
+            eventually(lambda: client.health().spool.pending == 0, PATIENCE_S)  # noqa: B023
+        other.start()
+
+
 def test_a_broker_that_is_paused_again_and_again_writes_nothing_twice(
     pair, database_url, eventually
 ):
     """Ownership goes to and fro under load; each message is stored once, under some epoch."""
     stop = threading.Event()
-    told: dict[str, int] = {}
+    told: dict[str, int | None] = {}
 
     def produce(name):
         number = 0
@@ -150,7 +160,8 @@ def test_a_broker_that_is_paused_again_and_again_writes_nothing_twice(
                         result = client.push("orders", number, transaction_id=f"{name}-{number}")
                     except SpillwayError:
                         continue
-                assert told.setdefault(result.transaction_id, result.version) == result.version
+                before = told.setdefault(result.transaction_id, result.version)
+                assert result.version in {None, before}
                 number += 1
 
     producers = [threading.Thread(target=produce, args=(f"p{i}",)) for i in range(3)]
@@ -170,10 +181,15 @@ def test_a_broker_that_is_paused_again_and_again_writes_nothing_twice(
         stop.set()
         for producer in producers:
             producer.join()
+    replay_all(pair, eventually)
     found = stored(database_url)
     assert len(set(found)) == len(found)
     # A push that nobody answered may be there as well, the last one of each producer.
-    assert {tx: found[version - 1] for tx, version in told.items()} == {tx: tx for tx in told}
+    assert set(told) <= set(found)
+    versions = {tx: version for tx, version in told.items() if version is not None}
+    assert {tx: found[version - 1] for tx, version in versions.items()} == {
+        tx: tx for tx in versions
+    }
     assert len(found) <= len(told) + len(producers)
     assert taken == sorted(taken)
     assert len({tuple(epoch) for epoch in taken}) == len(taken)

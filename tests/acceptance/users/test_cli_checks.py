@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import select
-import signal
 import termios
 from pathlib import Path
 
@@ -79,19 +78,21 @@ def test_doctor_of_a_paused_queue(own):
     assert findings(cli("doctor --json"), "paused") == []
 
 
-def test_doctor_when_the_database_is_away(stand, terminal_of, eventually):
-    """Exit code 3, for the broker answers but cannot work; the cause is told alone."""
-    broker = stand(num_shards=1)
+def test_doctor_when_the_database_is_away(stand, fragile, terminal_of, eventually):
+    """Exit code 3, for the broker answers but cannot deliver; well again once it is back."""
+    broker = stand("--database-url", fragile.url, num_shards=1)
     cli = terminal_of(broker.url)
     cli("push orders 1")
-    postmaster = int((broker.data / "postgres/postmaster.pid").read_text().split()[0])
-    os.kill(postmaster, signal.SIGKILL)
+    fragile.stop()
     with Client(broker.url, retries=0) as client:
         eventually(lambda: client.health().database == "disconnected", within_s=20)
-    assert "FAIL  database" in cli("doctor", exits=3).out
-    (cause,) = findings(cli("doctor --json", exits=3), "database")
-    assert "start PostgreSQL again" in cause["free"]
-    broker.kill()
+        assert "FAIL  database" in cli("doctor", exits=3).out
+        (cause,) = findings(cli("doctor --json", exits=3), "database")
+        assert "start PostgreSQL again" in cause["free"]
+        fragile.start()
+        eventually(lambda: client.health().status == "ok", within_s=20)
+    assert cli("doctor").err == "all is well\n"
+    broker.stop()
 
 
 def test_doctor_looks_at_the_disk_it_is_shown(own, tmp_path):
