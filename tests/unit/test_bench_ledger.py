@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from spillway.bench.ledger import Account, Stored, account, steps_back
+from spillway.bench.ledger import Accepted, Account, account, steps_back
 from spillway.bench.orders import Order
 
 
@@ -13,7 +13,7 @@ def ids(*names):
 
 
 EVERYTHING = ids((0, 4, 0), (0, 4, 1), (1, 6, 0), (1, 6, 1))
-STORED = Stored(batches=[4, 6], size=2)
+ACCEPTED = [Accepted(batches=[4, 6], size=2)]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ STORED = Stored(batches=[4, 6], size=2)
 )
 def test_every_difference_is_counted(streams, expected):
     """What is missing, what came twice and what came too late is told apart."""
-    assert account(STORED, streams) == expected
+    assert account(ACCEPTED, streams) == expected
 
 
 def test_order_is_judged_producer_by_producer():

@@ -80,6 +80,27 @@ def waiting(address: Address, queue: str) -> int:
     return int(ready[0] if ready else body["tail"])
 
 
+def hold(address: Address) -> None:
+    """Pushes go to files from now on, and nothing of them into the log."""
+    _order(address, "hold")
+
+
+def release(address: Address) -> None:
+    """What went to files goes into the log now."""
+    _order(address, "release")
+
+
+def _order(address: Address, verb: str) -> None:
+    answer = call(address, "POST", f"/v1/spool/{verb}", {"reason": "bench"})
+    if answer.status != 200:
+        raise BenchError(f"the broker refused to {verb} its spool: {answer.body}")
+
+
+def spooled(address: Address) -> int:
+    """How many pushes are in files and not in the log."""
+    return int(call(address, "GET", "/health").body["spool"]["pending"])
+
+
 def lease(address: Address, queue: str, *, count: int) -> list[dict[str, Any]]:
     """What one lease hands out now."""
     answer = call(address, "POST", f"/v1/queues/{queue}/lease", {"max": count})

@@ -7,7 +7,7 @@ from collections import Counter
 
 from spillway.bench.arrivals import Arrivals, ClosedLoop, OpenLoop
 from spillway.bench.orders import sequence_of
-from spillway.bench.plan import LoadPlan
+from spillway.bench.plan import LoadPlan, Push
 from spillway.bench.samples import Samples
 
 _ERRORS_MAX = 200
@@ -25,10 +25,11 @@ class Course:
         self.pushes = Samples()
         self.settles = Samples()
         self.deliveries = Samples()
-        self.stored_batches = array("q")
+        self.accepted_batches = array("q")
         self.streams = [array("q") for _ in range(plan.consumers)]
         self.errors: Counter[str] = Counter()
-        self.stored = self.duplicates_refused = self.leased = self.acked = 0
+        self.diary: list[Push] = []
+        self.accepted = self.buffered = self.duplicates_refused = self.leased = self.acked = 0
         self.in_flight = 0
         self.open = OpenLoop(plan.first_batch, plan.rate, plan.batches) if plan.rate else None
         self.arrivals: Arrivals = self.open or ClosedLoop(plan.first_batch, plan.batches)
@@ -45,20 +46,23 @@ class Course:
     @property
     def wanted(self) -> int:
         """How many acks end the course, as far as is known now."""
-        return self.plan.waiting or self.stored
+        return sum(part.messages for part in self.plan.waiting) or self.accepted
 
     @property
     def more_to_lease(self) -> bool:
         return self.pushing or self.leased < self.wanted
 
-    def pushed(self, batch: int, due_at: float, repeated: int) -> None:
+    def pushed(self, batch: int, due_at: float, repeated: int, buffered: int) -> None:
         now = self.progress_at = time.perf_counter()
+        if self.plan.diary:
+            self.diary.append(Push(due_at, now, buffered > 0))
         self.pushes.add(now, now - due_at, self.plan.batch)
-        self.stored_batches.append(batch)
-        self.stored += self.plan.batch
+        self.accepted_batches.append(batch)
+        self.accepted += self.plan.batch
+        self.buffered += buffered
         self.duplicates_refused += repeated
         self.in_flight -= 1
-        if len(self.stored_batches) == self.plan.batches:
+        if len(self.accepted_batches) == self.plan.batches:
             self.stop_pushing()
         elif not self.pushing:
             self._end_when_done()

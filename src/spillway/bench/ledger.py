@@ -10,7 +10,7 @@ _SPAN = BATCH_MAX * BATCHES_MAX
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What became of the messages that were stored."""
+    """What became of the messages that were accepted."""
 
     lost: int
     duplicated: int
@@ -18,16 +18,16 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """The messages that must arrive: whole batches."""
+class Accepted:
+    """Messages that must arrive: whole batches of one size."""
 
     batches: Sequence[int]
     size: int
 
 
-def account(stored: Stored, streams: Iterable[Sequence[int]]) -> Account:
-    """Compare what was stored with what each consumer received."""
-    seen = _Seen(stored)
+def account(accepted: Sequence[Accepted], streams: Iterable[Sequence[int]]) -> Account:
+    """Compare what was accepted with what each consumer received."""
+    seen = _Seen(accepted)
     backwards = 0
     for stream in streams:
         seen.count(stream)
@@ -49,25 +49,27 @@ def steps_back(stream: Sequence[int]) -> int:
 
 
 class _Seen:
-    def __init__(self, stored: Stored) -> None:
-        self._stored = stored
-        self._first = min(stored.batches, default=0)
-        count = max(stored.batches, default=0) - self._first + 1
-        self._marks = bytearray(count * stored.size)
+    def __init__(self, accepted: Sequence[Accepted]) -> None:
+        self._accepted = [part for part in accepted if part.batches]
+        self._first = min((min(part.batches) for part in self._accepted), default=0)
+        last = max((max(part.batches) for part in self._accepted), default=0)
+        self._width = max((part.size for part in self._accepted), default=1)
+        self._marks = bytearray((last - self._first + 1) * self._width)
         self.repeated = 0
 
     def count(self, stream: Sequence[int]) -> None:
-        marks, first, size = self._marks, self._first, self._stored.size
+        marks, first, width = self._marks, self._first, self._width
         for order_id in stream:
             batch, position = sequence_of(order_id)
-            place = (batch - first) * size + position
+            place = (batch - first) * width + position
             if 0 <= place < len(marks):
                 self.repeated += marks[place]
                 marks[place] = 1
 
     def missing(self) -> int:
-        size, first = self._stored.size, self._first
         return sum(
-            size - self._marks.count(1, (batch - first) * size, (batch - first + 1) * size)
-            for batch in self._stored.batches
+            part.size - self._marks.count(1, at, at + part.size)
+            for part in self._accepted
+            for batch in part.batches
+            for at in [(batch - self._first) * self._width]
         )

@@ -7,6 +7,7 @@ connection, sends prepared bytes and reads only what it must.
 import asyncio
 import gc
 import resource
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ import uvloop
 from spillway.bench.connection import Connection
 from spillway.bench.consumer import Consumer
 from spillway.bench.course import Course
-from spillway.bench.ledger import Account, Stored, account
+from spillway.bench.ledger import Accepted, Account, account
 from spillway.bench.orders import Shape
 from spillway.bench.plan import LoadFindings, LoadPlan
 from spillway.bench.producer import Producer
@@ -34,6 +35,7 @@ async def drive(plan: LoadPlan) -> LoadFindings:
     cpu = time.process_time()
     callers = _callers(course, connections)
     course.begin()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, course.stop_pushing)
     for caller in callers:
         caller.begin()
     try:
@@ -92,7 +94,8 @@ def findings(course: Course, cpu_s: float) -> LoadFindings:
     settled = _spread(course, course.settles)
     pushed = _spread(course, course.pushes)
     return LoadFindings(
-        stored=course.stored,
+        stored=course.accepted - course.buffered,
+        buffered=course.buffered,
         duplicates_refused=course.duplicates_refused,
         acked=course.acked,
         seconds=time.perf_counter() - course.start,
@@ -106,6 +109,7 @@ def findings(course: Course, cpu_s: float) -> LoadFindings:
         errors=dict(course.errors),
         cpu_s=round(cpu_s, 3),
         late_ms_max=round(course.open.late_s_max * 1000, 3) if course.open else None,
+        diary=course.diary,
     )
 
 
@@ -125,10 +129,12 @@ def _verdict(course: Course) -> Account | None:
     stalled = time.perf_counter() - course.progress_at > plan.stall_s
     if not (plan.consumers and plan.verify and (course.complete or stalled)):
         return None
-    batches = course.stored_batches
-    if not plan.producers:
-        batches.extend(range(plan.first_batch, plan.first_batch + plan.waiting // plan.batch))
-    return account(Stored(batches, plan.batch), course.streams)
+    earlier = [
+        Accepted(range(part.first_batch, part.first_batch + part.batches), part.batch)
+        for part in plan.waiting
+    ]
+    pushed = Accepted(course.accepted_batches, plan.batch)
+    return account([pushed, *earlier] if plan.producers else earlier, course.streams)
 
 
 def main() -> None:

@@ -20,10 +20,31 @@ class PlanError(ValueError):
     """The plan contradicts itself."""
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """Batches that an earlier load pushed: their messages must come out."""
+
+    batches: Count
+    batch: Annotated[int, msgspec.Meta(ge=1, le=BATCH_MAX)] = 1
+    first_batch: Annotated[int, msgspec.Meta(ge=0, lt=BATCHES_MAX)] = 0
+
+    @property
+    def messages(self) -> int:
+        return self.batches * self.batch
+
+
+class Push(msgspec.Struct, frozen=True, array_like=True):
+    """A push of one batch, in seconds of the machine's monotonic clock."""
+
+    due_at: float
+    answered_at: float
+    buffered: bool
+
+
 class LoadPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Producers push until `messages` or `seconds` is reached, consumers until all of it is acked.
 
-    With `rate` the pushes follow a fixed schedule (open loop) instead of each other.
+    With `rate` the pushes follow a fixed schedule (open loop) instead of each other. Where
+    `buffered` is set, that answer is as good as `stored`; with `diary` each push is reported.
     """
 
     host: str
@@ -43,7 +64,9 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seconds_max: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 120.0
     stall_s: Annotated[float, msgspec.Meta(gt=0, le=600)] = 10.0
     rate: Annotated[float, msgspec.Meta(ge=0, le=100_000)] = 0.0
-    waiting: Count = 0
+    buffered: bool = False
+    diary: bool = False
+    waiting: tuple[Waiting, ...] = ()
     lease_max: Annotated[int, msgspec.Meta(ge=1, le=BATCH_MAX)] = 100
     lease_wait_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 0
     own_partitions: bool = False
@@ -56,7 +79,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.producers and not (self.messages or self.seconds):
             raise PlanError("producers need `messages` or `seconds`, or they never end")
         if self.consumers and not (self.producers or self.waiting):
-            raise PlanError("consumers alone need `waiting`: how many messages there are")
+            raise PlanError("consumers alone need `waiting`: which messages there are")
         if self.rate and not self.producers:
             raise PlanError("a rate needs producers")
 
@@ -71,6 +94,7 @@ class LoadFindings(msgspec.Struct, frozen=True, kw_only=True):
     """What the load process saw. Latencies of an open loop count from the intended send time."""
 
     stored: int
+    buffered: int
     duplicates_refused: int
     acked: int
     seconds: float
@@ -84,3 +108,8 @@ class LoadFindings(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[str, int]
     cpu_s: float
     late_ms_max: float | None = None
+    diary: list[Push] = []
+
+    @property
+    def accepted(self) -> int:
+        return self.stored + self.buffered

@@ -31,10 +31,11 @@ class Producer:
         self._send()
 
     def replied(self, status: int, body: bytes) -> None:
+        plan = self._course.plan
         repeated = body.count(b'"duplicate"') if self._repeats else 0
-        accepted = body.count(b'"stored"') + repeated
-        if status == 201 and accepted == self._course.plan.batch:
-            self._course.pushed(self._batch, self._due_at, repeated)
+        buffered = body.count(b'"buffered"') if plan.buffered else 0
+        if status == 201 and body.count(b'"stored"') + repeated + buffered == plan.batch:
+            self._course.pushed(self._batch, self._due_at, repeated, buffered)
             self._course.arrivals.ready(self.push)
         else:
             self._course.refused(status, body)

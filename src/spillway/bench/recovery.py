@@ -8,6 +8,7 @@ import time
 from spillway.bench import control
 from spillway.bench.database import Database
 from spillway.bench.errors import BenchError
+from spillway.bench.plan import Waiting
 from spillway.bench.report import Report
 from spillway.bench.run import Run
 from spillway.bench.samples import Spread
@@ -51,7 +52,7 @@ def _prepare(run: Run) -> None:
     run.say(f"writing {work.control_rows:,} control rows")
     run.drive(
         consumers=min(work.consumers, work.partitions),
-        waiting=work.control_rows,
+        waiting=[Waiting(work.control_rows)],
         lease_max=1,
         own_partitions=work.partitions <= work.consumers,
         verify=False,

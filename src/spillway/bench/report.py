@@ -26,6 +26,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wal_bytes_per_message: float | None = None
     dead_tuples_per_message: float | None = None
     first_lease_s: float | None = None
+    live_p99_normal_ms: float | None = None
+    live_p99_ms: float | None = None
+    first_push_ms: float | None = None
+    stored_again_s: float | None = None
     broker_rss_mb: float | None = None
     lost: int | None = None
     duplicated: int | None = None
@@ -38,6 +42,10 @@ _EXTRAS = (
     "wal_bytes_per_message",
     "dead_tuples_per_message",
     "first_lease_s",
+    "live_p99_normal_ms",
+    "live_p99_ms",
+    "first_push_ms",
+    "stored_again_s",
     "broker_rss_mb",
     "lost",
     "duplicated",
@@ -66,7 +74,7 @@ def median(reports: Sequence[Report]) -> Report:
 
 def headline(report: Report) -> float:
     """The figure a scenario is about."""
-    for figure in (report.first_lease_s, report.wal_bytes_per_message):
+    for figure in (report.first_lease_s, report.wal_bytes_per_message, report.first_push_ms):
         if figure is not None:
             return figure
     if report.scenario == "latency" and report.lease_p99_ms is not None:

@@ -2,12 +2,10 @@
 
 import os
 import platform
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -15,13 +13,13 @@ from spillway.bench import control
 from spillway.bench.baseline import ROWS_MAX, BaselineFindings, BaselinePlan
 from spillway.bench.errors import BenchError
 from spillway.bench.plan import LoadFindings, LoadPlan
+from spillway.bench.process import Process
 from spillway.bench.report import Report
 from spillway.bench.samples import Spread
 from spillway.bench.site import Site, Usage
 from spillway.bench.workload import Workload
 
 Say = Callable[[str], None]
-Found = TypeVar("Found")
 
 _FILLERS = 4
 _GRACE_S = 60.0
@@ -48,23 +46,26 @@ class Run:
 
     def drive(self, *, note: str | None = None, **plan: Any) -> LoadFindings:
         """Run a load process to its end; `note` names its cost among the settings."""
-        load = self._plan(**plan)
         before = self.site.usage()
-        found = _process("load", load, LoadFindings, load.seconds_max + load.stall_s + _GRACE_S)
+        with self.load(**plan) as load:
+            found = load.found()
         if note:
             self.facts["cpu_s"] = _cpu(before, self.site.usage(), found)
-        if found.errors:
-            self.facts["errors"] = found.errors
-        if not found.complete:
-            self.facts["incomplete"] = True
         return found
 
-    def fill(self, messages: int) -> LoadFindings:
+    @contextmanager
+    def load(self, **plan: Any) -> Iterator["Load"]:
+        """A load process that runs beside what is done in the block."""
+        load = self._plan(**plan)
+        with Process("load", load, LoadFindings) as process:
+            yield Load(process, load.seconds_max + load.stall_s + _GRACE_S, self.facts)
+
+    def fill(self, messages: int, **plan: Any) -> LoadFindings:
         """Not measured: push in big batches."""
         self.say(f"filling {self.queue} with {messages:,} messages")
-        found = self.drive(producers=_FILLERS, batch=1000, messages=messages, warmup_s=0.0)
-        if found.stored < messages:
-            raise BenchError(f"only {found.stored} of {messages} messages were stored")
+        found = self.drive(producers=_FILLERS, batch=1000, messages=messages, warmup_s=0.0, **plan)
+        if found.accepted < messages:
+            raise BenchError(f"only {found.accepted} of {messages} messages were accepted")
         return found
 
     def baseline(self) -> float | None:
@@ -81,7 +82,8 @@ class Run:
             rows=max(1_000, min(ROWS_MAX, 50_000_000 // self.workload.payload_bytes)),
             connections=max(1, self.workload.connections),
         )
-        found = _process("baseline", plan, BaselineFindings, _BASELINE_S)
+        with Process("baseline", plan, BaselineFindings) as process:
+            found = process.found(_BASELINE_S)
         self.facts["baseline_how"] = found.how
         if found.rows_per_s_by_commit:
             self.facts["baseline_commit_per_batch"] = round(found.rows_per_s_by_commit, 1)
@@ -130,6 +132,29 @@ class Run:
         return msgspec.convert({**common, **fields}, LoadPlan)
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load on its way."""
+
+    process: Process[LoadFindings]
+    timeout_s: float
+    facts: dict[str, Any]
+
+    def found(self) -> LoadFindings:
+        """Wait for its end."""
+        found = self.process.found(self.timeout_s)
+        if found.errors:
+            self.facts["errors"] = found.errors
+        if not found.complete:
+            self.facts["incomplete"] = True
+        return found
+
+    def stop(self) -> LoadFindings:
+        """No more pushes; what is under way is waited for."""
+        self.process.stop()
+        return self.found()
+
+
 _SHAPE = (
     "batch",
     "connections",
@@ -138,6 +163,8 @@ _SHAPE = (
     "rate",
     "partitions",
     "control_rows",
+    "how",
+    "into_backlog",
     "transaction_ids",
 )
 
@@ -148,24 +175,3 @@ def _cpu(before: Usage, after: Usage, found: LoadFindings) -> dict[str, float]:
         spent["broker"] = round(after.broker_cpu_s - before.broker_cpu_s, 2)
         spent["postgres"] = round(after.postgres_cpu_s - before.postgres_cpu_s, 2)
     return spent
-
-
-def _process(module: str, plan: msgspec.Struct, found: type[Found], timeout_s: float) -> Found:
-    """A plan in, findings out; the process is killed when this one is interrupted."""
-    command = [sys.executable, "-m", f"spillway.bench.{module}"]
-    begun = time.monotonic()
-    try:
-        done = subprocess.run(
-            command,
-            input=msgspec.json.encode(plan),
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        spent = time.monotonic() - begun
-        raise BenchError(f"the {module} process did not end within {spent:.0f} s") from error
-    if done.returncode != 0:
-        last_lines = done.stderr.decode(errors="replace").strip().splitlines()[-3:]
-        raise BenchError(f"the {module} process failed: " + " | ".join(last_lines))
-    return msgspec.json.decode(done.stdout, type=found)

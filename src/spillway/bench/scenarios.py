@@ -5,9 +5,12 @@ from collections.abc import Callable, Mapping
 
 from spillway.bench import control
 from spillway.bench.life import wal
+from spillway.bench.outage import outage
+from spillway.bench.plan import Waiting
 from spillway.bench.recovery import recovery
 from spillway.bench.report import Report
 from spillway.bench.run import Run
+from spillway.bench.spool import replay, spool
 from spillway.bench.workload import Scenario
 
 FILL_BATCH = 1000
@@ -40,8 +43,7 @@ def drain(run: Run) -> Report:
     found = run.drive(
         note="drain",
         consumers=work.consumers,
-        batch=FILL_BATCH,
-        waiting=messages,
+        waiting=[Waiting(messages // FILL_BATCH, FILL_BATCH)],
         lease_max=work.batch,
     )
     return run.report(
@@ -125,4 +127,7 @@ BY_NAME: Mapping[Scenario, Callable[[Run], Report]] = {
     "wal": wal,
     "recovery": recovery,
     "memory": memory,
+    "spool": spool,
+    "replay": replay,
+    "outage": outage,
 }

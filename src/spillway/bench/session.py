@@ -36,7 +36,7 @@ class Session:
 
     def _once(self, workload: Workload) -> Report:
         settings = {**BROKER_SETTINGS.get(workload.scenario, {}), **self.settings}
-        with self._site(settings) as site:
+        with self._site(workload, settings) as site:
             run = Run(workload, site, self.say)
             if settings and self.url is None:
                 run.facts["broker_settings"] = settings
@@ -47,10 +47,11 @@ class Session:
                     control.delete_queue(site.address, run.queue)
 
     @contextmanager
-    def _site(self, settings: Mapping[str, str]) -> Iterator[Site]:
+    def _site(self, workload: Workload, settings: Mapping[str, str]) -> Iterator[Site]:
         if self.url is not None:
             yield Site(control.Address.parse(self.url), self.database_url)
             return
         self.say("starting a broker with an embedded PostgreSQL")
-        with own_site(self.scratch, settings) as site:
+        own_postgres = workload.scenario == "outage"
+        with own_site(self.scratch, settings, own_postgres=own_postgres) as site:
             yield site

@@ -16,6 +16,7 @@ from pathlib import Path
 from spillway.bench import footprint
 from spillway.bench.control import Address, is_ready
 from spillway.bench.errors import BenchError
+from spillway.log.embedded import EmbeddedPostgres
 
 _START_S = 60.0
 _STOP_S = 30.0
@@ -45,11 +46,23 @@ class Site:
 
 
 class OwnSite(Site):
-    """A broker with an embedded PostgreSQL, which this process starts, kills and removes."""
+    """A broker with an embedded PostgreSQL, which this process starts, kills and removes.
 
-    def __init__(self, scratch: Path, settings: Mapping[str, str]) -> None:
+    With `postgres` the server is not the broker's own: it is given its address alone.
+    """
+
+    def __init__(
+        self,
+        scratch: Path,
+        settings: Mapping[str, str],
+        postgres: EmbeddedPostgres | None = None,
+    ) -> None:
         super().__init__(Address("127.0.0.1", _free_port()), None)
         self.filesystem = _filesystem(scratch)
+        self.postgres = postgres
+        if postgres is not None:
+            self.database_url = postgres.start()
+            settings = {**settings, "SPILLWAY_DATABASE_URL": self.database_url}
         self._data = scratch / "data"
         self._log = scratch / "broker.log"
         self._environment = {**environ, **settings}
@@ -75,7 +88,8 @@ class OwnSite(Site):
             if time.monotonic() > deadline:
                 raise BenchError(f"the broker is not ready after {_START_S:.0f} s")
             time.sleep(_POLL_S)
-        self.database_url = (self._data / "database-url").read_text().strip()
+        if self.postgres is None:
+            self.database_url = (self._data / "database-url").read_text().strip()
 
     def kill(self) -> None:
         """As a crash would: the broker has no time for anything."""
@@ -116,6 +130,8 @@ class OwnSite(Site):
         return ""
 
     def _postmaster(self) -> int | None:
+        if self.postgres is not None:
+            return self.postgres.pid
         for cluster in (self._data / "postgres", self._data):
             with suppress(OSError, ValueError, IndexError):
                 return int((cluster / "postmaster.pid").read_text().split()[0])
@@ -123,6 +139,9 @@ class OwnSite(Site):
 
     def _stop_postgres(self) -> None:
         """It outlives a broker that was killed."""
+        if self.postgres is not None:
+            self.postgres.stop()
+            return
         postmaster = self._postmaster()
         if postmaster is None:
             return
@@ -135,12 +154,18 @@ class OwnSite(Site):
 
 
 @contextmanager
-def own_site(parent: Path | None, settings: Mapping[str, str]) -> Iterator[OwnSite]:
-    """A broker in a scratch folder; both are gone at the end, whatever happens."""
+def own_site(
+    parent: Path | None, settings: Mapping[str, str], *, own_postgres: bool = False
+) -> Iterator[OwnSite]:
+    """A broker in a scratch folder; both are gone at the end, whatever happens.
+
+    With `own_postgres` the server is ours to stop and start, not the broker's.
+    """
     scratch = Path(tempfile.mkdtemp(prefix="spillway-bench-", dir=parent))
     # PostgreSQL may run under another account, which has to pass through.
     scratch.chmod(0o755)
-    site = OwnSite(scratch, settings)
+    postgres = EmbeddedPostgres(scratch / "database") if own_postgres else None
+    site = OwnSite(scratch, settings, postgres)
     try:
         site.spawn()
         site.wait_until_ready()

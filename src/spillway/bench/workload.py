@@ -7,7 +7,17 @@ from spillway.bench.errors import WorkloadError
 from spillway.bench.orders import BATCH_MAX, PAYLOAD_BYTES_MIN
 
 Scenario = Literal[
-    "produce", "single", "drain", "roundtrip", "latency", "wal", "recovery", "memory"
+    "produce",
+    "single",
+    "drain",
+    "roundtrip",
+    "latency",
+    "wal",
+    "recovery",
+    "memory",
+    "spool",
+    "replay",
+    "outage",
 ]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 
@@ -32,6 +42,8 @@ class Workload:
     rate: float = 0.0
     partitions: int = 1
     control_rows: int = 0
+    how: str = ""
+    into_backlog: bool = False
     transaction_ids: bool = True
     seconds_max: float = 180.0
 
@@ -40,7 +52,8 @@ class Workload:
         _require(self.connections + self.consumers > 0, "give --connections or --consumers")
         _require(self.payload_bytes >= PAYLOAD_BYTES_MIN, f"--payload-bytes ≥ {PAYLOAD_BYTES_MIN}")
         _require(self.messages > 0 or self.seconds > 0, "give --messages or --seconds")
-        _require(self.scenario != "latency" or self.rate > 0, "--rate is more than 0")
+        by_schedule = self.scenario in {"latency", "outage"}
+        _require(self.rate > 0 or (not self.rate and not by_schedule), "--rate is more than 0")
         _require(1 <= self.partitions <= 1024, "--partitions is 1 to 1024")
 
 
@@ -62,6 +75,13 @@ DEFAULTS: dict[str, Workload] = {
         control_rows=100_000,
     ),
     "memory": Workload(scenario="memory", batch=1000, connections=4, messages=1_000_000),
+    "spool": Workload(scenario="spool", batch=1000, connections=8, seconds=10),
+    "replay": Workload(
+        scenario="replay", batch=1000, connections=16, messages=1_000_000, rate=200, seconds_max=600
+    ),
+    "outage": Workload(
+        scenario="outage", batch=1, connections=64, rate=200, seconds=5, how="pause"
+    ),
 }
 
 # What the broker of a scenario is told beyond its defaults.
@@ -85,4 +105,5 @@ TABLE = [
     workload("produce"),
     workload("produce", batch=100),
     *(workload(scenario) for scenario in SCENARIOS if scenario != "produce"),
+    workload("spool", batch=1, connections=64),
 ]

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="bench",
-    help="Measure push, lease, ack, latency, recovery, WAL and memory. "
+    help="Measure push, lease, ack, latency, recovery, WAL, memory and the spool. "
     "Starts a broker in a scratch folder and removes it, or measures one with --url.",
     no_args_is_help=True,
 )
@@ -33,6 +33,18 @@ Seconds = Annotated[float | None, typer.Option(min=0.1, help="How long, instead 
 Rate = Annotated[float | None, typer.Option(help="Messages a second, by schedule.")]
 ControlRows = Annotated[
     int | None, typer.Option(min=1, help="Rows of the control log that must be read again.")
+]
+
+
+LiveRate = Annotated[
+    float | None, typer.Option(min=0, help="Live pushes a second beside the replay; 0: none.")
+]
+IntoBacklog = Annotated[
+    bool, typer.Option("--into-backlog", help="Live pushes to the lane that is being replayed.")
+]
+How = Annotated[
+    Literal["pause", "stop", "kill"] | None,
+    typer.Option(help="What happens to PostgreSQL: frozen, stopped in order, or kill -9."),
 ]
 
 
@@ -236,6 +248,66 @@ def memory(
 ) -> None:
     """Fill a queue and read the broker's memory."""
     _measure("memory", wanted, messages=messages)
+
+
+@app.command()
+@_with(SHAPE, OWN, RUNNING)
+def spool(
+    wanted: Wanted,
+    *,
+    batch: Batch = None,
+    connections: Connections = None,
+    messages: Messages = None,
+    seconds: Seconds = None,
+) -> None:
+    """Push into the files of the spool, as if PostgreSQL were away."""
+    _measure(
+        "spool", wanted, batch=batch, connections=connections, messages=messages, seconds=seconds
+    )
+
+
+@app.command()
+@_with(SHAPE, OWN, RUNNING)
+def replay(
+    wanted: Wanted,
+    *,
+    messages: Messages = None,
+    connections: Connections = None,
+    rate: LiveRate = None,
+    into_backlog: IntoBacklog = False,
+) -> None:
+    """Bring messages from files into the log, alone and beside live pushes."""
+    _measure(
+        "replay",
+        wanted,
+        messages=messages,
+        connections=connections,
+        rate=rate,
+        into_backlog=into_backlog,
+    )
+
+
+@app.command()
+@_with(SHAPE, OWN)
+def outage(
+    wanted: Wanted,
+    *,
+    how: How = None,
+    seconds: Seconds = None,
+    rate: Rate = None,
+    batch: Batch = None,
+    connections: Connections = None,
+) -> None:
+    """Take PostgreSQL away under load and bring it back."""
+    _measure(
+        "outage",
+        wanted,
+        how=how,
+        seconds=seconds,
+        rate=rate,
+        batch=batch,
+        connections=connections,
+    )
 
 
 @app.command(name="all")
