@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from spillway.bench import control
 from spillway.bench.errors import BenchError
 from spillway.bench.plan import LoadFindings, Waiting
-from spillway.bench.run import Run
+from spillway.bench.run import Run, spent
 from spillway.bench.samples import Spread
 
 _LEASE_MAX = 1000
 _CONSUMERS = 8
 _POLL_S = 0.2
 _STALL_S = 60.0
+"""Longer than a lease: one whose answer was lost in an outage comes back by itself."""
 
 
 @contextmanager
@@ -39,6 +40,7 @@ class Replayed:
     begun_at: float
     ended_at: float
     rss_mb_max: float | None
+    cpu_s: dict[str, float]
 
     def as_spread(self) -> Spread:
         seconds = max(self.ended_at - self.begun_at, 1e-9)
@@ -55,7 +57,8 @@ class Replayed:
 
 def replayed(run: Run, messages: int, begun_at: float) -> Replayed:
     """Wait until no push is in a file any more; asked for now and then, so as not to disturb."""
-    pending, rss = messages, [run.site.usage().broker_rss_mb]
+    before = usage = run.site.usage()
+    pending, rss = messages, [before.broker_rss_mb]
     moved_at = time.perf_counter()
     while left := control.spooled(run.site.address):
         now = time.perf_counter()
@@ -64,9 +67,11 @@ def replayed(run: Run, messages: int, begun_at: float) -> Replayed:
         elif now - moved_at > _STALL_S:
             raise BenchError(f"{left:,} messages stay in the spool")
         time.sleep(_POLL_S)
-        rss.append(run.site.usage().broker_rss_mb)
+        usage = run.site.usage()
+        rss.append(usage.broker_rss_mb)
     ended_at = time.perf_counter()
-    return Replayed(messages, begun_at, ended_at, max(filter(None, rss), default=None))
+    rss_max = max(filter(None, rss), default=None)
+    return Replayed(messages, begun_at, ended_at, rss_max, spent(before, usage))
 
 
 @dataclass(slots=True)
@@ -90,7 +95,11 @@ class Books:
             messages = sum(part.messages for part in waiting)
             self.run.say(f"leasing {messages:,} messages of {queue} and looking for each")
             found = self.run.drive(
-                queue=queue, consumers=_CONSUMERS, waiting=waiting, lease_max=_LEASE_MAX
+                queue=queue,
+                consumers=_CONSUMERS,
+                waiting=waiting,
+                lease_max=_LEASE_MAX,
+                stall_s=_STALL_S,
             )
             for name, before in sums.items():
                 count = getattr(found, name)

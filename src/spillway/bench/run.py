@@ -169,9 +169,15 @@ _SHAPE = (
 )
 
 
+def spent(before: Usage, after: Usage) -> dict[str, float]:
+    """Processor seconds between two readings; nothing where they cannot be seen."""
+    if after.broker_rss_mb is None:
+        return {}
+    return {
+        "broker": round(after.broker_cpu_s - before.broker_cpu_s, 2),
+        "postgres": round(after.postgres_cpu_s - before.postgres_cpu_s, 2),
+    }
+
+
 def _cpu(before: Usage, after: Usage, found: LoadFindings) -> dict[str, float]:
-    spent = {"load": found.cpu_s, "wall": round(found.seconds, 2)}
-    if after.broker_rss_mb is not None:
-        spent["broker"] = round(after.broker_cpu_s - before.broker_cpu_s, 2)
-        spent["postgres"] = round(after.postgres_cpu_s - before.postgres_cpu_s, 2)
-    return spent
+    return {"load": found.cpu_s, "wall": round(found.seconds, 2), **spent(before, after)}

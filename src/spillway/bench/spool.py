@@ -56,6 +56,7 @@ def _alone(run: Run, books: Books) -> Replayed:
     begun_at = _fill(run, books, run.workload.messages)
     before = run.site.usage().broker_rss_mb
     seen = _replay(run, run.workload.messages, begun_at)
+    run.facts["cpu_s"] = seen.cpu_s | {"wall": round(seen.ended_at - begun_at, 2)}
     time.sleep(_SETTLING_S)
     after = run.site.usage().broker_rss_mb
     if before and after and seen.rss_mb_max:
