@@ -106,7 +106,8 @@ async def test_a_queue_that_was_filled_before_is_drained():
     """Consumers alone know from the plan which messages there must be."""
     broker = StandIn()
     await run(broker, producers=1, batch=10, messages=100)
-    found = await run(broker, consumers=2, batch=10, waiting=[{"batches": 10, "batch": 10}], lease_max=7)
+    waiting = [{"batches": 10, "batch": 10}]
+    found = await run(broker, consumers=2, batch=10, waiting=waiting, lease_max=7)
     assert (found.acked, found.lost, found.duplicated) == (100, 0, 0)
 
 

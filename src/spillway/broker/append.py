@@ -175,28 +175,25 @@ def _dedupe(
             versions[transaction_id] = (tail + len(kept), prints[i])
             continue
         index, item = arrivals.indexes[i], arrivals.items[i]
-        results[index] = _repeat(index, item, seen, prints[i], entry.facts.partition)
+        if prints[i] == seen[1]:
+            results[index] = PushResult(
+                index=index,
+                status="duplicate",
+                partition=entry.facts.partition,
+                version=seen[0],
+                transaction_id=transaction_id,
+            )
+        else:
+            results[index] = failed(index, item, _conflict(transaction_id, seen[0]))
         if seen[0] > tail:
             arrivals.echoes.append((index, item, seen[0]))
     draft.counts[entry.facts.queue.queue_id, "duplicates"] += len(arrivals.ids) - len(kept)
     return arrivals.only(kept), [prints[i] for i in kept]
 
 
-def _repeat(
-    index: int, item: PushItem, seen: tuple[int, int], fingerprint: int, partition: str
-) -> PushResult:
-    version, known = seen
-    if fingerprint != known:
-        conflict = TransactionConflictError(
-            f"transaction id {item.transaction_id!r} is version {version} with another payload"
-        )
-        return failed(index, item, conflict)
-    return PushResult(
-        index=index,
-        status="duplicate",
-        partition=partition,
-        version=version,
-        transaction_id=item.transaction_id,
+def _conflict(transaction_id: str, version: int) -> TransactionConflictError:
+    return TransactionConflictError(
+        f"transaction id {transaction_id!r} is version {version} with another payload"
     )
 
 

@@ -147,10 +147,9 @@ _BYTES = b'{"payload_base64":'
 
 def payload_of(event: Event) -> Raw | bytes:
     """What was pushed: JSON text, or bytes."""
-    text = bytes(event.payload)
-    if text.startswith(_BYTES):
+    if bytes(event.payload).startswith(_BYTES):
         try:
-            return _bytes_payload.decode(text).payload_base64
+            return _bytes_payload.decode(event.payload).payload_base64
         except msgspec.ValidationError:
             pass  # another field stands beside it: it is the JSON that it looks like
-    return Raw(text)
+    return event.payload

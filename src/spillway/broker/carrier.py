@@ -154,6 +154,9 @@ class Carrier:
         await self._landed(file, bite)
 
     async def _landed(self, file: BufferFile, bite: Bite) -> None:
+        if all(result is not None and result.error is None for result in bite.results):
+            self._finish(file, bite.events)
+            return
         stored: list[Spooled] = []
         refused: list[tuple[Spooled, Trouble]] = []
         for spooled, result in zip(bite.events, bite.results, strict=True):
@@ -185,7 +188,7 @@ class Carrier:
                 await self._landed(file, bite)
 
     def _finish(self, file: BufferFile, stored: Iterable[Spooled]) -> None:
-        self.carried += self._spool.finish(file, [(s.index, s.event.address) for s in stored])
+        self.carried += self._spool.finish(file, [(s.index, s.address) for s in stored])
 
     async def set_aside(
         self, file: BufferFile, records: list[tuple[int, Address | None, Failed]]
@@ -219,7 +222,7 @@ def error_trouble(error: SpillwayError) -> Trouble:
 
 def _failed(spooled: Spooled, trouble: Trouble) -> tuple[int, Address | None, Failed]:
     record = event.failed(spooled.event, trouble, datetime.now(UTC))
-    return spooled.index, spooled.event.address, record
+    return spooled.index, spooled.address, record
 
 
 def _read(file: BufferFile, texts: list[bytes], at: int, aside: Container[int | bytes]) -> Window:

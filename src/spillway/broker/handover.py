@@ -11,28 +11,36 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import msgspec
+from msgspec import Raw
+
 from spillway.broker.append import Arrivals, append
 from spillway.broker.buffering import payload_of
 from spillway.broker.facts import LaneFacts
-from spillway.broker.intake import Intake
+from spillway.broker.intake import PRIORITY_DEFAULT, Intake
 from spillway.broker.shard import Shard
 from spillway.core.errors import SpillwayError
 from spillway.log.database import Database
-from spillway.spool.event import Event
+from spillway.spool.event import Address, Event
 from spillway.wire import PushItem, PushResult
 
 TOGETHER = timedelta(seconds=1)
 """Events accepted within this share one look at the dedupe window."""
 
 
-@dataclass(slots=True)
-class Spooled:
+class Spooled(msgspec.Struct, gc=False):
     """An event at its place in a file, as the push that it was."""
 
     index: int
     event: Event
-    item: PushItem
+    address: Address
     payload: bytes
+    item: PushItem | None
+    """None: a payload is all that it had."""
+
+
+PLAIN = PushItem("", Raw(b"null"))
+"""Stands for an item that had nothing but a payload, which is in a column of its own."""
 
 
 @dataclass(slots=True)
@@ -52,6 +60,14 @@ class Bite:
         if self.shard.epoch != self.epoch or not self.shard.owned:
             return True
         return self.ticket.done() and self.ticket.exception() is not None
+
+
+@dataclass(slots=True)
+class _Home:
+    """Where the events of one address belong, once that is known."""
+
+    address: Address
+    events: list[Spooled] | None = None
 
 
 @dataclass(slots=True)
@@ -82,25 +98,45 @@ class Handover:
     async def sort(self, events: Sequence[tuple[int, Event]]) -> Sorted:
         """Find the lane of each; transient errors (PostgreSQL is away) are raised."""
         found = Sorted()
-        lanes: dict[tuple[str, str, str | None], LaneFacts] = {}
+        homes: dict[tuple[str, str, str | None], _Home] = {}
         now_ms = self._now_ms()
         for index, event in events:
-            spooled = _spooled(index, event, now_ms)
             place = event.org, event.queue, event.partition
+            home = homes.get(place)
+            if home is None:
+                home = homes[place] = _Home(event.address)
+            spooled = _spooled(index, event, home.address, now_ms)
             try:
-                self._intake.check(spooled.item, spooled.payload)
-                lane = lanes.get(place)
-                if lane is None:
-                    lane = await self._intake.lane_of(event.org, spooled.item, event.transaction_id)
-                    if event.partition is not None:
-                        lanes[place] = lane
+                self._check(spooled)
+                mates = home.events
+                if mates is None:
+                    mates = await self._mates(found, home, spooled, now_ms)
             except SpillwayError as error:
                 if error.transient or error.status >= 500:
                     raise
                 found.refused.append((spooled, error))
                 continue
-            found.lanes.setdefault(lane.lane_id, (lane, []))[1].append(spooled)
+            mates.append(spooled)
         return found
+
+    def _check(self, spooled: Spooled) -> None:
+        """The rules of today."""
+        if spooled.item is None:
+            self._intake.check_plain(spooled.payload, spooled.event.transaction_id)
+        else:
+            self._intake.check(spooled.item, spooled.payload)
+
+    async def _mates(
+        self, found: Sorted, home: _Home, spooled: Spooled, now_ms: int
+    ) -> list[Spooled]:
+        """The events of its lane, for it to stand behind."""
+        event = spooled.event
+        item = spooled.item or _item(event, event.payload, now_ms)
+        lane = await self._intake.lane_of(event.org, item, event.transaction_id)
+        mates = found.lanes.setdefault(lane.lane_id, (lane, []))[1]
+        if event.partition is not None:
+            home.events = mates
+        return mates
 
     async def split(
         self, lane: LaneFacts, events: list[Spooled], source: str | None
@@ -161,13 +197,8 @@ class Handover:
         entry = shard.entries.get(lane.lane_id)
         if entry is None or entry.lane.dedupe is None:
             entry = await self._intake.ready(shard, lane, accepted_ms)
-        arrivals = Arrivals.at(lane)
-        arrivals.is_plain = False
-        arrivals.has_given_ids = True
+        arrivals = _arrivals(lane, events)
         arrivals.source, arrivals.accepted_ms = source, accepted_ms
-        for at, spooled in enumerate(events):
-            arrivals.add(at, spooled.item, spooled.payload, spooled.event.transaction_id)
-        arrivals.seqs = [spooled.event.seq for spooled in events]
         results: list[PushResult | None] = [None] * len(events)
         check()
         append(shard, entry, arrivals, results, self._now_ms())
@@ -181,19 +212,48 @@ class Handover:
 def bites(events: list[Spooled], count_max: int) -> Iterator[list[Spooled]]:
     """Some at a time, those of a bite accepted close together."""
     start = 0
-    for at in range(1, len(events) + 1):
-        if (
-            at == len(events)
-            or at - start == count_max
-            or events[at].event.accepted_at - events[start].event.accepted_at > TOGETHER
-        ):
-            yield events[start:at]
-            start = at
+    while start < len(events):
+        end = min(start + count_max, len(events))
+        latest = events[start].event.accepted_at + TOGETHER
+        if events[end - 1].event.accepted_at > latest:
+            end = next(i for i in range(start, end) if events[i].event.accepted_at > latest)
+        yield events[start:end]
+        start = end
 
 
-def _spooled(index: int, event: Event, now_ms: int) -> Spooled:
+def _arrivals(lane: LaneFacts, events: list[Spooled]) -> Arrivals:
+    """Events as columns."""
+    items = [spooled.item for spooled in events]
+    return Arrivals(
+        lane,
+        Address(lane.queue.org, lane.queue.name, lane.partition),
+        list(range(len(events))),
+        [item or PLAIN for item in items],
+        [spooled.payload for spooled in events],
+        [spooled.event.transaction_id for spooled in events],
+        is_plain=not any(items),
+        has_given_ids=True,
+        seqs=[spooled.event.seq for spooled in events],
+    )
+
+
+def _spooled(index: int, event: Event, address: Address, now_ms: int) -> Spooled:
     payload = payload_of(event)
-    item = PushItem(
+    is_plain = (
+        type(payload) is Raw
+        and event.key is None
+        and event.headers is None
+        and event.priority == PRIORITY_DEFAULT
+        and event.trace_id is None
+        and event.deliver_at is None
+        and event.expires_at is None
+    )
+    item = None if is_plain else _item(event, payload, now_ms)
+    return Spooled(index, event, address, bytes(payload), item)
+
+
+def _item(event: Event, payload: Raw | bytes, now_ms: int) -> PushItem:
+    return PushItem(
         event.queue,
         payload,  # type: ignore[arg-type]  # bytes stand for themselves
         event.partition,
@@ -208,4 +268,3 @@ def _spooled(index: int, event: Event, now_ms: int) -> Spooled:
         else max(1, int(event.expires_at.timestamp() * 1000) - now_ms),
         event.trace_id,
     )
-    return Spooled(index, event, item, bytes(payload))

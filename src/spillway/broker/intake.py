@@ -188,6 +188,13 @@ class Intake:
             arrivals.has_given_ids = arrivals.has_given_ids or given_id is not None
         return list(by_lane.values())
 
+    def check_plain(self, payload: bytes, transaction_id: str) -> None:
+        """Hold an item that has nothing else to the limits."""
+        limits = self._limits
+        if len(payload) > limits.message_bytes_max:
+            raise _too_large(payload, limits)
+        _check_text("transaction_id", transaction_id, limits.transaction_id_bytes_max)
+
     def check(self, item: PushItem, payload: bytes) -> bool:
         """Hold an item to the limits; whether it is plain."""
         limits = self._limits

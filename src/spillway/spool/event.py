@@ -10,7 +10,6 @@ from msgspec import UNSET, Raw, UnsetType
 from spillway.core.errors import DamagedLineError
 
 CRC = b',"crc":'
-_CRC_DIGITS = 10  # of 2^32
 _DAMAGED = b'{"damaged":'
 
 
@@ -109,16 +108,8 @@ def failed(event: Event, error: Trouble, at: datetime) -> FailedEvent:
 
 def is_whole(text: bytes) -> bool:
     """Whether the checksum of a line holds."""
-    at = text.rfind(CRC)
-    end = text.rstrip(b"\r\n")
-    digits = end[at + len(CRC) : -1]
-    return (
-        at > 0
-        and end.endswith(b"}")
-        and digits.isdigit()
-        and len(digits) <= _CRC_DIGITS
-        and crc32(text[:at]) == int(digits)
-    )
+    head, _, tail = text.rpartition(CRC)
+    return head != b"" and tail.rstrip(b"\r\n") == b"%d}" % crc32(head)
 
 
 def read(text: bytes) -> Event:

@@ -234,15 +234,12 @@ class Spool:
 
     def finish(self, file: BufferFile, done: Iterable[tuple[int, Address | None]]) -> int:
         """These events of a file are in the log or set aside; how many were not so before."""
-        count = 0
-        for index, address in done:
-            if not file.finish(index):
-                continue
-            count += 1
+        gone = Counter(address for index, address in done if file.finish(index))
+        for address, count in gone.items():
             if address is not None:
-                self._count(address, -1)
-        self.pending -= count
-        return count
+                self._count(address, -count)
+        self.pending -= gone.total()
+        return gone.total()
 
     async def remove(self, file: BufferFile) -> None:
         """A file all of whose events are done."""
