@@ -4,8 +4,9 @@ A thousand messages of one request are handled as columns, not one by one: the l
 everybody must not stand still for them.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import TypeVar
 from zlib import crc32
 
@@ -64,6 +65,8 @@ class Arrivals:
     seqs: list[int] = field(default_factory=list)
     accepted_ms: int | None = None
     """When they were accepted, if that is not now: repeats are looked for as of then."""
+    is_quiet: bool = False
+    """Whether nobody waits for their versions: what has no result then is stored."""
 
     @classmethod
     def at(cls, lane: LaneFacts) -> "Arrivals":
@@ -97,6 +100,20 @@ class Arrivals:
                 index=index, status="buffered", partition=partition, transaction_id=transaction_id
             )
 
+    def stored(self, results: list[PushResult | None], first: int) -> None:
+        """All of them got their versions, from this one on."""
+        partition = self.address.partition
+        for version, (index, transaction_id) in enumerate(
+            zip(self.indexes, self.ids, strict=True), first
+        ):
+            results[index] = PushResult(
+                index=index,
+                status="stored",
+                partition=partition,
+                version=version,
+                transaction_id=transaction_id,
+            )
+
     def only(self, kept: list[int]) -> "Arrivals":
         """Those at these places."""
         return Arrivals(
@@ -112,6 +129,7 @@ class Arrivals:
             self.source,
             [self.seqs[i] for i in kept] if self.source else [],
             self.accepted_ms,
+            self.is_quiet,
         )
 
 
@@ -135,17 +153,9 @@ def append(
         return
     first = store(shard, entry, arrivals, now_ms)
     _remember(entry, arrivals, prints, first, seen_ms)
-    partition = entry.facts.partition
-    for index, transaction_id in zip(arrivals.indexes, arrivals.ids, strict=True):
-        results[index] = PushResult(
-            index=index,
-            status="stored",
-            partition=partition,
-            version=first,
-            transaction_id=transaction_id,
-        )
-        first += 1
     draft.counts[queue_id, "produced"] += len(arrivals.ids)
+    if not arrivals.is_quiet:
+        arrivals.stored(results, first)
 
 
 # ---------------------------------------------------------------- dedupe and room
@@ -273,12 +283,8 @@ def _begin_batch(draft: Draft, entry: LaneEntry, now_ms: int) -> RecordBatch:
 def _room(batch: RecordBatch, payloads: list[bytes], at: int) -> int:
     """How many of the next payloads still go into this batch; at least one."""
     most = min(BATCH_MESSAGES_MAX - batch.count, len(payloads) - at)
-    size = batch.payload_bytes
-    for taken, payload in enumerate(payloads[at : at + most]):
-        size += len(payload)
-        if size > BATCH_BYTES_MAX:
-            return max(1, taken)
-    return most
+    sizes = accumulate(map(len, payloads[at : at + most]), initial=batch.payload_bytes)
+    return max(1, bisect_right(list(sizes), BATCH_BYTES_MAX, lo=1) - 1)
 
 
 def _extend(batch: RecordBatch, arrivals: Arrivals, start: int, end: int, now_ms: int) -> None:

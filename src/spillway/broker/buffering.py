@@ -142,12 +142,12 @@ class _BytesPayload(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _bytes_payload = msgspec.json.Decoder(_BytesPayload)
-_BYTES = b'{"payload_base64":'
+BYTES_HEAD = b'{"payload_base64":'
 
 
 def payload_of(event: Event) -> Raw | bytes:
     """What was pushed: JSON text, or bytes."""
-    if bytes(event.payload).startswith(_BYTES):
+    if bytes(event.payload).startswith(BYTES_HEAD):
         try:
             return _bytes_payload.decode(event.payload).payload_base64
         except msgspec.ValidationError:

@@ -154,7 +154,7 @@ class Carrier:
         await self._landed(file, bite)
 
     async def _landed(self, file: BufferFile, bite: Bite) -> None:
-        if all(result is not None and result.error is None for result in bite.results):
+        if not any(bite.results):
             self._finish(file, bite.events)
             return
         stored: list[Spooled] = []

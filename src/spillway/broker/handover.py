@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from spillway.broker.append import Arrivals, append
-from spillway.broker.buffering import payload_of
+from spillway.broker.buffering import BYTES_HEAD, payload_of
 from spillway.broker.facts import LaneFacts
 from spillway.broker.intake import PRIORITY_DEFAULT, Intake
 from spillway.broker.shard import Shard
@@ -52,6 +52,7 @@ class Bite:
     epoch: int
     events: list[Spooled]
     results: list[PushResult | None]
+    """What has none is stored."""
     ticket: asyncio.Future[None]
 
     @property
@@ -100,6 +101,10 @@ class Handover:
         found = Sorted()
         homes: dict[tuple[str, str, str | None], _Home] = {}
         now_ms = self._now_ms()
+        fit = self._intake.fit_all(
+            [event.payload for _, event in events],
+            [event.transaction_id for _, event in events],
+        )
         for index, event in events:
             place = event.org, event.queue, event.partition
             home = homes.get(place)
@@ -107,7 +112,8 @@ class Handover:
                 home = homes[place] = _Home(event.address)
             spooled = _spooled(index, event, home.address, now_ms)
             try:
-                self._check(spooled)
+                if not fit or spooled.item is not None:
+                    self._check(spooled)
                 mates = home.events
                 if mates is None:
                     mates = await self._mates(found, home, spooled, now_ms)
@@ -233,23 +239,25 @@ def _arrivals(lane: LaneFacts, events: list[Spooled]) -> Arrivals:
         [spooled.event.transaction_id for spooled in events],
         is_plain=not any(items),
         has_given_ids=True,
+        is_quiet=True,
         seqs=[spooled.event.seq for spooled in events],
     )
 
 
 def _spooled(index: int, event: Event, address: Address, now_ms: int) -> Spooled:
-    payload = payload_of(event)
-    is_plain = (
-        type(payload) is Raw
+    text = bytes(event.payload)
+    if (
+        not text.startswith(BYTES_HEAD)
         and event.key is None
         and event.headers is None
         and event.priority == PRIORITY_DEFAULT
         and event.trace_id is None
         and event.deliver_at is None
         and event.expires_at is None
-    )
-    item = None if is_plain else _item(event, payload, now_ms)
-    return Spooled(index, event, address, bytes(payload), item)
+    ):
+        return Spooled(index, event, address, text, None)
+    payload = payload_of(event)
+    return Spooled(index, event, address, bytes(payload), _item(event, payload, now_ms))
 
 
 def _item(event: Event, payload: Raw | bytes, now_ms: int) -> PushItem:

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec import Raw
@@ -187,6 +187,17 @@ class Intake:
             arrivals.is_plain = arrivals.is_plain and is_plain
             arrivals.has_given_ids = arrivals.has_given_ids or given_id is not None
         return list(by_lane.values())
+
+    def fit_all(self, payloads: Sequence[Raw], ids: Sequence[str]) -> bool:
+        """Whether items that have nothing else are all within the limits; False: one may not be."""
+        text = "".join(ids)
+        return (
+            text.isascii()
+            and "\0" not in text
+            and max(map(len, payloads), default=0) <= self._limits.message_bytes_max
+            and max(map(len, ids), default=1) <= self._limits.transaction_id_bytes_max
+            and min(map(len, ids), default=1) > 0
+        )
 
     def check_plain(self, payload: bytes, transaction_id: str) -> None:
         """Hold an item that has nothing else to the limits."""
