@@ -140,7 +140,7 @@ def replay_all(pair, eventually):
         other.kill()
         with Client(served.url) as client:
             eventually(lambda: owns_all(served), PATIENCE_S)  # noqa: B023
-            eventually(lambda: client.health().spool.pending == 0, PATIENCE_S)  # noqa: B023
+            eventually(lambda: client.health().spool.pending == 0, PATIENCE_S)
         other.start()
 
 
