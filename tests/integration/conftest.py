@@ -143,14 +143,17 @@ def written_log(database_url: str) -> Iterator[WrittenLog]:
 
 
 @pytest.fixture(autouse=True)
-def spool_folders(tmp_path, monkeypatch) -> None:
+def spool_folders(tmp_path) -> Iterator[None]:
     """Each broker of a test has a spool of its own, unless it says which."""
     count = itertools.count()
 
     def folder(settings: Settings) -> Path:
         return settings.file_buffer_dir or tmp_path / f"spool-{next(count)}"
 
-    monkeypatch.setattr(wiring, "spool_folder", folder)
+    # Not the test's own monkeypatch: what it patches must be undone before its broker stops.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wiring, "spool_folder", folder)
+        yield
 
 
 class Desk:

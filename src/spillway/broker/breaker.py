@@ -56,6 +56,13 @@ class Breaker:
         """Whether it stays open even if PostgreSQL answers."""
         return self.is_open and time.monotonic() < self._rests_until_s
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether what tripped it may be tried again. Consumers had as much time as the rest took:
+        where PostgreSQL answers but takes no message, they can make room.
+        """
+        return not self.is_open and time.monotonic() >= self._reset_at_s + self._rest_s
+
     def reset(self) -> None:
         """PostgreSQL answers."""
         if not self.is_open or self.rests:

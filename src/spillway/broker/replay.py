@@ -86,8 +86,8 @@ class Replay(Duty):
 
     def _may_run(self) -> bool:
         spool = self._spool
-        in_the_way = spool.hold is not None or self._breaker.is_open or not spool.gate.is_known
-        return self._left() > 0 and not in_the_way
+        may = spool.hold is None and self._breaker.is_steady and spool.gate.is_known
+        return may and self._left() > 0
 
     async def run_once(self) -> int:
         """Returns how many events left the spool."""
