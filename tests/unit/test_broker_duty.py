@@ -76,10 +76,16 @@ async def test_a_nudge_in_the_middle_of_a_round_is_not_lost():
     assert chore.runs == 2
 
 
-async def test_a_mistake_of_ours_is_not_hidden():
-    """An error that nobody foresaw ends the duty, for its keeper to see."""
-    with pytest.raises(ZeroDivisionError):
-        await Chore(LONG_S, ZeroDivisionError()).run()
+async def test_a_mistake_of_ours_is_told_aloud_and_ends_nothing():
+    """An error that nobody foresaw comes with its traceback, once; the next round may do better."""
+    chore = Chore(0.001, ZeroDivisionError(), ZeroDivisionError(), None)
+    with capture_logs() as logs:
+        task = asyncio.create_task(chore.run())
+        await chore.done.wait()
+        await stop(task)
+    assert (chore.runs, chore.failures) == (1, 2)
+    assert [(log["event"], log["log_level"]) for log in logs] == [("duty_failed", "critical")]
+    assert isinstance(logs[0]["exc_info"], ZeroDivisionError)
 
 
 async def test_a_cancelled_duty_ends():

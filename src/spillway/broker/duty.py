@@ -37,12 +37,19 @@ class Duty(ABC):
                 await self.run_once()
                 self.runs += 1
                 self._failure = ""
-            except (SpillwayError, OSError, TimeoutError) as exc:
-                self.failures += 1
-                if str(exc) != self._failure:  # an outage is told once, not ten times a second
-                    log.warning("duty_failed", duty=self.name, error=str(exc))
-                self._failure = str(exc)
+            except Exception as exc:  # noqa: BLE001 (whatever it is, the next round may do better)
+                self._fail(exc)
             await self._pause()
+
+    def _fail(self, error: Exception) -> None:
+        self.failures += 1
+        if repr(error) == self._failure:
+            return  # an outage is told once, not ten times a second
+        self._failure = repr(error)
+        if isinstance(error, SpillwayError | OSError):
+            log.warning("duty_failed", duty=self.name, error=str(error))
+        else:
+            log.critical("duty_failed", duty=self.name, error=repr(error), exc_info=error)
 
     async def _pause(self) -> None:
         try:

@@ -145,8 +145,8 @@ def trouble(error: Exception) -> Trouble:
 
 
 def address_of(text: bytes) -> Address | None:
-    """Where a line belongs, checksum or not; None if it cannot be told."""
+    """Where a line belongs; None if it is damaged, for then it may say anything."""
     try:
-        return _addresses.decode(text)
+        return _addresses.decode(text) if is_whole(text) else None
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

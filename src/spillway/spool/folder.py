@@ -33,6 +33,8 @@ class BufferFile:
     events: int
     bytes: int
     oldest_ms: int
+    is_counted: bool = False
+    """Whether the gate knows what waits in it."""
     done: bytearray | None = None
     """One byte an event: whether it needs no replay any more; None: nothing is done."""
     left: int = field(init=False)

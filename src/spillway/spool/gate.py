@@ -27,6 +27,15 @@ class Gate:
         """So many wait no more."""
         self._counts[_bucket(address)] -= count
 
+    def clear(self) -> None:
+        """Nothing waits any more, whatever was counted."""
+        self._counts = array("q", bytes(8 * BUCKETS))
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether nobody is held back."""
+        return self.is_known and not any(self._counts)
+
     def holds(self, address: Address) -> bool:
         """Whether a push to there has to stand behind others."""
         if not self.is_known:

@@ -117,15 +117,12 @@ class Spool:
 
     async def index(self) -> None:
         """Learn which lanes the files of earlier runs hold back; until then all are."""
-        for file in list(self.files) if not self.gate.is_known else ():
-            offset = 0
-            while True:
-                texts, offset = await asyncio.to_thread(disk.read_window, file.path, offset)
-                if not texts:
-                    break
-                for address in map(event.address_of, texts):
-                    if address is not None:
-                        self._count(address, 1)
+        for file in [file for file in self.files if not file.is_counted]:
+            async with self.working:
+                if file in self.files:  # nobody discarded it meanwhile
+                    for address, count in (await asyncio.to_thread(_waiting_in, file)).items():
+                        self._count(address, count)
+                    file.is_counted = True
         self.gate.is_known = True
 
     async def close(self) -> None:
@@ -216,6 +213,7 @@ class Spool:
 
     def _completed(self, opened: _Open, files: list[BufferFile]) -> None:
         for file in files:
+            file.is_counted = True
             insort(self.files, file, key=lambda one: disk.age(one.name))
             opened.events -= file.events
             opened.oldest_ms = self._now_ms()
@@ -235,7 +233,7 @@ class Spool:
     def finish(self, file: BufferFile, done: Iterable[tuple[int, Address | None]]) -> int:
         """These events of a file are in the log or set aside; how many were not so before."""
         gone = Counter(address for index, address in done if file.finish(index))
-        for address, count in gone.items():
+        for address, count in gone.items() if file.is_counted else ():
             if address is not None:
                 self._count(address, -count)
         self.pending -= gone.total()
@@ -250,9 +248,10 @@ class Spool:
     def _forget(self, file: BufferFile) -> None:
         self.files.remove(file)
         self.bytes -= file.bytes
-        if not self.files:
-            for key in [key for key, count in self.by_queue.items() if not count]:
-                del self.by_queue[key]
+        if not self.pending:
+            # A line that was damaged while it waited was counted and never counted back.
+            self.gate.clear()
+            self.by_queue.clear()
 
     async def sync(self) -> None:
         """Make it last that files are gone: a power cut must not bring them back."""
@@ -336,7 +335,7 @@ class Spool:
         waiting = await asyncio.to_thread(_waiting_in, file)
         await asyncio.to_thread(disk.remove, file.path)
         gone, file.left = file.left, 0
-        for address, count in waiting.items():
+        for address, count in waiting.items() if file.is_counted else ():
             self._count(address, -count)
         self.pending -= gone
         self._forget(file)
