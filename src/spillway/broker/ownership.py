@@ -10,6 +10,7 @@ from spillway.broker.breaker import Breaker
 from spillway.broker.duty import Duty
 from spillway.broker.shard import Shard
 from spillway.core.errors import DatabaseUnavailableError, SpillwayError
+from spillway.log.connect import classify
 from spillway.log.database import Database
 
 log = structlog.get_logger(__name__)
@@ -56,7 +57,8 @@ class Ownership(Duty):
             return await self._round()
         except SpillwayError as exc:
             self.database_answers = not exc.transient
-            if exc.transient:
+            # Whatever keeps every shard from us is not the fault of those who push.
+            if exc.transient or not any(shard.owned for shard in self._shards):
                 self._breaker.trip(exc)
             raise
 
@@ -71,9 +73,12 @@ class Ownership(Duty):
         if self._breaker.is_open:
             self._kept_at.clear()  # whoever was not asked has not answered
         errors = await self._hold_all()
-        unavailable = next((e for e in errors if isinstance(e, DatabaseUnavailableError)), None)
-        if unavailable is not None:
-            raise unavailable
+        refused = [error for error in errors if error is not None]
+        away = next((e for e in refused if isinstance(e, DatabaseUnavailableError)), None)
+        if away is not None:
+            raise away
+        if len(refused) == len(errors):
+            raise classify(refused[0])  # nobody answered, or nobody let us in
         self.database_answers = True
         self._breaker.reset()
         if time.monotonic() - self._seen_at > 5.0:

@@ -46,6 +46,7 @@ class Replay(Duty):
         self._pushed_s = float("-inf")
         self._said_s = 0.0
         self._alarmed = False
+        self._why = ""
         self.rate = 0.0
         """Events a second, as of the last file."""
 
@@ -86,12 +87,17 @@ class Replay(Duty):
 
     def _may_run(self) -> bool:
         spool = self._spool
-        may = spool.hold is None and self._breaker.is_steady and spool.gate.is_known
-        return may and self._left() > 0
+        # A file without events is one that could not be removed.
+        empty = any(not file.left and file not in self._stuck for file in spool.files)
+        left = self._left() > 0 or empty
+        may = spool.hold is None and self._breaker.is_steady and self._handover.is_owner
+        return left and may
 
     async def run_once(self) -> int:
         """Returns how many events left the spool."""
         before = self.replayed
+        if not self._spool.gate.is_known:
+            await self._spool.index()
         self._look_again_in_time()
         try:
             while self._may_run() and await self._round():
@@ -101,13 +107,20 @@ class Replay(Duty):
         except SpillwayError as error:
             if not error.transient:
                 raise
-            log.info("replay_interrupted", why=error.message)
+            self._interrupted(error)
         finally:
             self._spool.open_door()
+        if self.replayed > before:
+            self._why = ""
         self._alarm()
         if not self._may_run():
             self.rate = 0.0
         return self.replayed - before
+
+    def _interrupted(self, error: SpillwayError) -> None:
+        if error.message != self._why:  # told once, however often it is tried again
+            log.info("replay_interrupted", why=error.message)
+        self._why = error.message
 
     async def _round(self) -> int:
         """Every complete file once, oldest first, and the open one when little else is left."""
@@ -132,15 +145,26 @@ class Replay(Duty):
     async def _file(self, file: BufferFile) -> None:
         self._sources.add(names.source_of(file.name))
         started_s, before = time.monotonic(), self.replayed
-        await self._carrier.carry(file)
-        self.rate = (self.replayed - before) / max(time.monotonic() - started_s, 1e-3)
+        if file.left:
+            await self._carrier.carry(file)
+            self.rate = (self.replayed - before) / max(time.monotonic() - started_s, 1e-3)
         if not file.left:
-            await self._spool.remove(file)
+            await self._remove(file)
         elif self._carrier.held:
-            if not self._stuck:
-                self._retry_at_s = time.monotonic() + self._spool.config.retry_interval_s
-            self._stuck.add(file)
+            self._pass_over(file)
         self._say_progress(file)
+
+    async def _remove(self, file: BufferFile) -> None:
+        try:
+            await self._spool.remove(file)
+        except OSError as error:
+            log.warning("spool_file_stays", file=file.name, error=str(error))
+            self._pass_over(file)
+
+    def _pass_over(self, file: BufferFile) -> None:
+        if not self._stuck:
+            self._retry_at_s = time.monotonic() + self._spool.config.retry_interval_s
+        self._stuck.add(file)
 
     # ------------------------------------------------------------ words
 

@@ -251,7 +251,6 @@ class Broker:
                 await self.spool.close()
                 raise
             log.warning("started_without_database", error=exc.message)
-        self._spawn(self.spool.index(), "spool-index")
         for duty in self.duties:
             self._spawn(duty.run(), duty.name)
 
