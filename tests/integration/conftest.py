@@ -1,7 +1,8 @@
 """A log written by hand, the way a shard writes it, and a desk before a broker that runs."""
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -183,6 +184,22 @@ class Desk:
         assert [result.error for result in results] == [None] * len(items)
         return [result.version for result in results]
 
+    def items(self, *payloads: Any, queue: str = "orders", **item: Any) -> list[wire.PushItem]:
+        """Items of a push, each with a transaction id: the payload, if that is a string."""
+        return [
+            wire.PushItem(
+                queue=queue,
+                payload=msgspec.Raw(msgspec.json.encode(p)),
+                **{"transaction_id": p if isinstance(p, str) else None} | item,
+            )
+            for p in payloads
+        ]
+
+    async def told(self, *payloads: Any, queue: str = "orders", **item: Any) -> list[str]:
+        """What is said to a push: the status of each item, or the code of its error."""
+        results = await self.broker.push("default", self.items(*payloads, queue=queue, **item))
+        return [result.error.code if result.error else result.status for result in results]
+
     async def lease(
         self, count: int = 1, group: str = "default", queue: str = "orders", **more: Any
     ) -> list[wire.Message]:
@@ -244,8 +261,20 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(database_url: str) -> AsyncIterator[Desk]:
+def open_desk(database_url: str) -> Callable[..., Any]:
+    """Opens a desk before a broker with settings of its own; at its end the books must balance."""
+
+    @asynccontextmanager
+    async def opened(**settings: Any) -> AsyncIterator[Desk]:
+        async with running_broker(database_url, Settings(**{"num_shards": 2} | settings)) as broker:
+            yield (desk := Desk(broker, database_url))
+            assert await desk.balanced()
+
+    return opened
+
+
+@pytest.fixture
+async def desk(open_desk: Callable[..., Any]) -> AsyncIterator[Desk]:
     """A desk before a fresh broker; afterwards the books must balance."""
-    async with running_broker(database_url, Settings(num_shards=2)) as broker:
-        yield (desk := Desk(broker, database_url))
-        assert await desk.balanced()
+    async with open_desk() as desk:
+        yield desk

@@ -201,9 +201,30 @@ def _dedupe(
     return arrivals.only(kept), [prints[i] for i in kept]
 
 
-def _conflict(transaction_id: str, version: int) -> TransactionConflictError:
+def conflicts(
+    entry: LaneEntry, ids: list[str], payloads: list[bytes], seen_ms: int
+) -> list[tuple[int, TransactionConflictError]]:
+    """Which of these the lane would refuse, by their place: their id stands for another payload."""
+    dedupe = entry.lane.dedupe
+    if dedupe is None:
+        return []
+    _slide(dedupe, entry, seen_ms)
+    if dedupe.knows_none(ids):
+        return []
+    found: list[tuple[int, TransactionConflictError]] = []
+    firsts: dict[str, int] = {}
+    for at, (transaction_id, fingerprint) in enumerate(zip(ids, map(crc32, payloads), strict=True)):
+        seen = dedupe.find(transaction_id)
+        known = firsts.setdefault(transaction_id, fingerprint) if seen is None else seen[1]
+        if known != fingerprint:
+            found.append((at, _conflict(transaction_id, None if seen is None else seen[0])))
+    return found
+
+
+def _conflict(transaction_id: str, version: int | None) -> TransactionConflictError:
+    whose = "an earlier message" if version is None else f"version {version}"
     return TransactionConflictError(
-        f"transaction id {transaction_id!r} is version {version} with another payload"
+        f"transaction id {transaction_id!r} is {whose} with another payload"
     )
 
 

@@ -10,10 +10,9 @@ import structlog
 
 from spillway.broker.append import error_detail
 from spillway.broker.facts import LaneFacts
-from spillway.broker.handover import Bite, Handover, Spooled, bites
+from spillway.broker.handover import Bite, Handover, Spooled, bites, is_ours
 from spillway.core.errors import (
     DamagedLineError,
-    DatabasePermissionError,
     QueueFullError,
     SpillwayError,
 )
@@ -85,6 +84,9 @@ class Carrier:
                 at += len(texts)
             while self._under_way:
                 await self._reap(file)
+        except asyncio.CancelledError:
+            self._under_way.clear()  # the broker stops, and so do the commits
+            raise
         except BaseException:
             await self._abandon(file)
             raise
@@ -112,15 +114,25 @@ class Carrier:
                 await self._reap(file)
             if lane.lane_id in self.held:
                 return
-            await self._bite(file, lane, some, source, polite=polite)
+            await self._bite(file, lane, some, source, polite=polite, apart=suspect)
         self._suspects.discard(lane.lane_id)
 
     async def _bite(
-        self, file: BufferFile, lane: LaneFacts, some: list[Spooled], source: str, *, polite: bool
+        self,
+        file: BufferFile,
+        lane: LaneFacts,
+        some: list[Spooled],
+        source: str,
+        *,
+        polite: bool,
+        apart: bool,
     ) -> None:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
-        bite = await self._handover.bite(lane, some, source, lambda: self._check(lane))
+        some = await self._without_conflicts(file, lane, some)
+        if not some:
+            return
+        bite = await self._handover.bite(lane, some, source, lambda: self._check(lane), apart=apart)
         self._under_way.append(bite)
         self._spool.reached("mid_batch")
         full = next((r for r in bite.results if r and r.error and _is_full(r.error.code)), None)
@@ -132,6 +144,17 @@ class Carrier:
             await asyncio.sleep((loop.time() - started_s) * self._pause_share)
         else:
             await asyncio.sleep(0)
+
+    async def _without_conflicts(
+        self, file: BufferFile, lane: LaneFacts, some: list[Spooled]
+    ) -> list[Spooled]:
+        """Set those aside first: the commit of the others says that all before them is done."""
+        refused = await self._handover.conflicts(lane, some)
+        if not refused:
+            return some
+        await self.set_aside(file, [_failed(s, error_trouble(e)) for s, e in refused])
+        gone = {spooled.index for spooled, _ in refused}
+        return [spooled for spooled in some if spooled.index not in gone]
 
     def _check(self, lane: LaneFacts) -> None:
         """What follows a commit that failed must not overtake it."""
@@ -146,7 +169,7 @@ class Carrier:
             await bite.ticket
         except SpillwayError as error:
             self._handover.forget_mark(bite.lane)
-            if error.transient or isinstance(error, DatabasePermissionError):
+            if is_ours(error):
                 raise
             await self._blame(file, bite, error)
             return
@@ -170,9 +193,9 @@ class Carrier:
 
     async def _blame(self, file: BufferFile, bite: Bite, error: SpillwayError) -> None:
         """PostgreSQL refuses something in it for good: find out which event it is."""
-        if len(bite.events) > 1:
+        if not bite.apart:
             self._suspects.add(bite.lane.lane_id)
-            raise ReplayInterruptedError(f"one of {len(bite.events)} events: {error.message}")
+            raise ReplayInterruptedError(f"one event of a commit: {error.message}")
         await self.set_aside(file, [_failed(bite.events[0], error_trouble(error))])
         raise ReplayInterruptedError(f"an event was set aside: {error.message}")
 

@@ -14,12 +14,19 @@ from datetime import timedelta
 import msgspec
 from msgspec import Raw
 
-from spillway.broker.append import Arrivals, append
+from spillway.broker.append import Arrivals, append, conflicts
 from spillway.broker.buffering import BYTES_HEAD, payload_of
 from spillway.broker.facts import LaneFacts
 from spillway.broker.intake import PRIORITY_DEFAULT, Intake
+from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
-from spillway.core.errors import SpillwayError
+from spillway.core.errors import (
+    DatabasePermissionError,
+    DatabaseSchemaError,
+    QueueNotFoundError,
+    QuotaExceededError,
+    SpillwayError,
+)
 from spillway.log.database import Database
 from spillway.spool.event import Address, Event
 from spillway.wire import PushItem, PushResult
@@ -54,6 +61,8 @@ class Bite:
     results: list[PushResult | None]
     """What has none is stored."""
     ticket: asyncio.Future[None]
+    apart: bool
+    """Whether nothing else was in its commit."""
 
     @property
     def is_interrupted(self) -> bool:
@@ -69,6 +78,7 @@ class _Home:
 
     address: Address
     events: list[Spooled] | None = None
+    refused: SpillwayError | None = None
 
 
 @dataclass(slots=True)
@@ -100,6 +110,7 @@ class Handover:
         """Find the lane of each; transient errors (PostgreSQL is away) are raised."""
         found = Sorted()
         homes: dict[tuple[str, str, str | None], _Home] = {}
+        refused: dict[tuple[str, str], SpillwayError] = {}
         now_ms = self._now_ms()
         fit = self._intake.fit_all(
             [event.payload for _, event in events],
@@ -109,7 +120,7 @@ class Handover:
             place = event.org, event.queue, event.partition
             home = homes.get(place)
             if home is None:
-                home = homes[place] = _Home(event.address)
+                home = homes[place] = _Home(event.address, refused=refused.get(place[:2]))
             spooled = _spooled(index, event, home.address, now_ms)
             try:
                 if not fit or spooled.item is not None:
@@ -118,8 +129,10 @@ class Handover:
                 if mates is None:
                     mates = await self._mates(found, home, spooled, now_ms)
             except SpillwayError as error:
-                if error.transient or error.status >= 500:
+                if is_ours(error):
                     raise
+                if isinstance(error, QueueNotFoundError | QuotaExceededError):
+                    home.refused = refused[place[:2]] = error  # not to be asked for each of them
                 found.refused.append((spooled, error))
                 continue
             mates.append(spooled)
@@ -136,6 +149,8 @@ class Handover:
         self, found: Sorted, home: _Home, spooled: Spooled, now_ms: int
     ) -> list[Spooled]:
         """The events of its lane, for it to stand behind."""
+        if home.refused is not None:
+            raise home.refused.with_traceback(None)
         event = spooled.event
         item = spooled.item or _item(event, event.payload, now_ms)
         lane = await self._intake.lane_of(event.org, item, event.transaction_id)
@@ -193,26 +208,64 @@ class Handover:
         events: list[Spooled],
         source: str | None,
         check: Callable[[], None] = lambda: None,
+        *,
+        apart: bool = False,
     ) -> Bite:
         """Append events; they are in the log once the ticket is done.
 
-        `check` may refuse at the last moment: behind it nothing is awaited.
+        `check` may refuse at the last moment: behind it nothing is awaited. With `apart` they get
+        a commit of their own: if it is refused, nothing else is to blame.
         """
         shard = self._shards[lane.shard_id]
-        accepted_ms = int(events[0].event.accepted_at.timestamp() * 1000)
-        entry = shard.entries.get(lane.lane_id)
-        if entry is None or entry.lane.dedupe is None:
-            entry = await self._intake.ready(shard, lane, accepted_ms)
+        accepted_ms = _accepted_ms(events)
+        entry = await self._entry(shard, lane, accepted_ms)
         arrivals = _arrivals(lane, events)
         arrivals.source, arrivals.accepted_ms = source, accepted_ms
         results: list[PushResult | None] = [None] * len(events)
         check()
-        append(shard, entry, arrivals, results, self._now_ms())
-        return Bite(lane, shard, shard.epoch, events, results, shard.ticket())
+        if apart:
+            shard.seal()
+        now_ms = self._now_ms()
+        _reckon_lives(events, now_ms)
+        append(shard, entry, arrivals, results, now_ms)
+        ticket = shard.ticket()
+        if apart:
+            shard.seal()
+        return Bite(lane, shard, shard.epoch, events, results, ticket, apart)
+
+    async def conflicts(
+        self, lane: LaneFacts, events: list[Spooled]
+    ) -> list[tuple[Spooled, SpillwayError]]:
+        """Those whose transaction ids stand for other payloads already."""
+        accepted_ms = _accepted_ms(events)
+        entry = await self._entry(self._shards[lane.shard_id], lane, accepted_ms)
+        ids = [spooled.event.transaction_id for spooled in events]
+        payloads = [spooled.payload for spooled in events]
+        found = conflicts(entry, ids, payloads, accepted_ms)
+        return [(events[at], error) for at, error in found]
+
+    async def _entry(self, shard: Shard, lane: LaneFacts, accepted_ms: int) -> LaneEntry:
+        """The lane in memory, with its dedupe window."""
+        entry = shard.entries.get(lane.lane_id)
+        if entry is None or entry.lane.dedupe is None:
+            entry = await self._intake.ready(shard, lane, accepted_ms)
+        return entry
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this broker writes anything at all; a standby keeps its files."""
+        return any(shard.owned for shard in self._shards)
 
     def check_owned(self, lane: LaneFacts) -> None:
         """Refuse a lane that this broker does not write."""
         self._shards[lane.shard_id].check_owned()
+
+
+def is_ours(error: SpillwayError) -> bool:
+    """Whether it is about PostgreSQL or this broker, so that every event would meet it; what is
+    about the event alone is the event's fault.
+    """
+    return error.transient or isinstance(error, DatabasePermissionError | DatabaseSchemaError)
 
 
 def bites(events: list[Spooled], count_max: int) -> Iterator[list[Spooled]]:
@@ -225,6 +278,10 @@ def bites(events: list[Spooled], count_max: int) -> Iterator[list[Spooled]]:
             end = next(i for i in range(start, end) if events[i].event.accepted_at > latest)
         yield events[start:end]
         start = end
+
+
+def _accepted_ms(events: list[Spooled]) -> int:
+    return int(events[0].event.accepted_at.timestamp() * 1000)
 
 
 def _arrivals(lane: LaneFacts, events: list[Spooled]) -> Arrivals:
@@ -271,8 +328,20 @@ def _item(event: Event, payload: Raw | bytes, now_ms: int) -> PushItem:
         event.priority,
         None,
         event.deliver_at,
-        None
-        if event.expires_at is None
-        else max(1, int(event.expires_at.timestamp() * 1000) - now_ms),
+        _ttl_ms(event, now_ms),
         event.trace_id,
     )
+
+
+def _reckon_lives(events: list[Spooled], now_ms: int) -> None:
+    """An item says how long it lives from now on, an event when its life is over."""
+    for spooled in events:
+        if spooled.item is not None:
+            spooled.item.ttl_ms = _ttl_ms(spooled.event, now_ms)
+
+
+def _ttl_ms(event: Event, now_ms: int) -> int | None:
+    """What is left of its life now; nothing is still a millisecond, so that it expires."""
+    if event.expires_at is None:
+        return None
+    return max(1, int(event.expires_at.timestamp() * 1000) - now_ms)

@@ -14,6 +14,7 @@ from spillway.broker.facts import Facts, LaneFacts, QueueFacts, check_partition
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
 from spillway.core.errors import (
+    DatabasePermissionError,
     DatabaseUnavailableError,
     InvalidItemError,
     InvalidNameError,
@@ -125,7 +126,7 @@ class Intake:
             self._breaker.trip(error)
             return True
         # What was lost with the database is not lost to another broker.
-        return self._breaker.is_open and isinstance(error, NotOwnerError)
+        return self._breaker.is_open and isinstance(error, NotOwnerError | DatabasePermissionError)
 
     async def _wait(
         self, tickets: Tickets, results: list[PushResult | None], deadline_s: float
@@ -144,7 +145,7 @@ class Intake:
                 else:
                     failures.append(error)
                     arrivals.fail(results, error)
-        if failures and len(failures) == len(tickets):
+        if len(failures) == len(tickets) and not _any_accepted(results):
             raise failures[0]
         return doubtful
 
@@ -177,8 +178,8 @@ class Intake:
                 arrivals = of_queue.get(item.queue) if is_plain else None
                 if arrivals is None:
                     arrivals = await self._arrivals(org, item, transaction_id, by_lane, deadline_s)
-                    lane = arrivals.lane
-                    if is_plain and (lane is None or lane.queue.options.partitions == 1):
+                    queue = self._facts.cached_queue(org, item.queue)
+                    if is_plain and (queue is None or queue.options.partitions == 1):
                         of_queue[item.queue] = arrivals
             except SpillwayError as error:
                 results[index] = failed(index, item, error)
@@ -266,6 +267,10 @@ class Intake:
         await shard.know_recent(found[0], as_of_ms)
         shard.check_owned()
         return found[0]
+
+
+def _any_accepted(results: list[PushResult | None]) -> bool:
+    return any(result is not None and result.status != "failed" for result in results)
 
 
 def check_name(name: str) -> None:

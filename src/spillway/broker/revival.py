@@ -9,7 +9,7 @@ from spillway.broker.breaker import Breaker
 from spillway.broker.carrier import error_trouble
 from spillway.broker.duty import Duty
 from spillway.broker.facts import LaneFacts
-from spillway.broker.handover import Handover, Spooled, bites
+from spillway.broker.handover import Handover, Spooled, bites, is_ours
 from spillway.core.errors import (
     DatabaseUnavailableError,
     SpillwayError,
@@ -94,18 +94,20 @@ class Revival(Duty):
         return gone, troubles
 
     async def _give(
-        self, lane: LaneFacts, some: list[Spooled]
+        self, lane: LaneFacts, some: list[Spooled], *, apart: bool = False
     ) -> list[tuple[Spooled, Trouble | None]]:
-        bite = await self._handover.bite(lane, some, None)
+        bite = await self._handover.bite(lane, some, None, apart=apart)
         try:
             await bite.ticket
         except SpillwayError as error:
-            if error.transient:
+            if is_ours(error):
                 raise
-            if len(some) == 1:
+            if apart:
                 return [(some[0], error_trouble(error))]
-            # One of them is refused for good: the others are not to wait for it.
-            return [outcome for one in some for outcome in await self._give(lane, [one])]
+            # One event of the commit is refused for good: the others are not to wait for it.
+            return [
+                outcome for one in some for outcome in await self._give(lane, [one], apart=True)
+            ]
         errors = [None if result is None else result.error for result in bite.results]
         return [
             (s, None if error is None else Trouble(error.code, error.message, error.hint))

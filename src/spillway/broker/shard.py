@@ -301,6 +301,11 @@ class Shard:
         if entry.dead:
             raise NotOwnerError(f"a lane of shard {self.shard_id} was reloaded meanwhile")
 
+    def seal(self) -> None:
+        """What is decided from here on does not share its fate with what was decided so far."""
+        if self._drafts.gathering:
+            self._drafts.seal()
+
     @property
     def draft_messages(self) -> int:
         """How many messages are decided and wait for their commit to begin."""

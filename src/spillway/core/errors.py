@@ -233,6 +233,13 @@ class DatabasePermissionError(SpillwayError):
     hint = "grant CREATE on the database, or run `spillway schema apply` once as its owner"
 
 
+class DatabaseSchemaError(SpillwayError):
+    """The tables of Spillway are not there, or not as they should be."""
+
+    code = "database_schema"
+    hint = "apply the schema: `spillway schema apply`"
+
+
 class EmbeddedPostgresError(SpillwayError):
     """The embedded PostgreSQL does not start."""
 

@@ -8,6 +8,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from spillway.core.errors import (
     DatabasePermissionError,
+    DatabaseSchemaError,
     DatabaseUnavailableError,
     SettingsError,
     SpillwayError,
@@ -107,8 +108,7 @@ def classify(exc: BaseException, database_url: str | None = None) -> SpillwayErr
     elif state and state.startswith(FORBIDDEN):
         error = DatabasePermissionError(f"PostgreSQL{where} refuses: {reason}")
     else:
-        hint = "apply the schema: `spillway schema apply`" if state in UNMIGRATED else None
-        text = f"PostgreSQL{where} failed ({state or 'no SQLSTATE'}): {reason}"
-        error = SpillwayError(text, hint=hint)
+        kind = DatabaseSchemaError if state in UNMIGRATED else SpillwayError
+        error = kind(f"PostgreSQL{where} failed ({state or 'no SQLSTATE'}): {reason}")
     error.__cause__ = exc
     return error
