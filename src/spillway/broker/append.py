@@ -152,7 +152,11 @@ def append(
     if not arrivals.ids:
         return
     first = store(shard, entry, arrivals, now_ms)
-    _remember(entry, arrivals, prints, first, seen_ms)
+    if entry.lane.dedupe is not None:
+        if prints:
+            # Known from now on, however long ago they were accepted: a repeat may come any time.
+            entry.lane.dedupe.add_batch(now_ms, arrivals.ids, first, prints)
+        _slide(entry.lane.dedupe, entry, seen_ms)
     draft.counts[queue_id, "produced"] += len(arrivals.ids)
     if not arrivals.is_quiet:
         arrivals.stored(results, first)
@@ -244,17 +248,6 @@ def _fit(
             results[index] = failed(index, item, full)
     draft.counts[queue.queue_id, "refused"] += max(0, len(arrivals.ids) - room)
     return arrivals.only(list(range(min(room, len(arrivals.ids)))))
-
-
-def _remember(
-    entry: LaneEntry, arrivals: Arrivals, prints: list[int], first: int, now_ms: int
-) -> None:
-    dedupe: DedupeWindow | None = entry.lane.dedupe
-    if dedupe is None:
-        return
-    if prints:
-        dedupe.add_batch(now_ms, arrivals.ids, first, prints)
-    _slide(dedupe, entry, now_ms)
 
 
 def _slide(dedupe: DedupeWindow, entry: LaneEntry, now_ms: int) -> None:
