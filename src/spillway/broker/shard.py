@@ -79,7 +79,7 @@ class Shard:
         self.on_ready: Callable[[LaneEntry], None] = lambda _: None
         self.on_alarm: Callable[[LaneEntry, int], None] = lambda _entry, _ms: None
         self.on_away: Callable[[SpillwayError], None] = lambda _: None
-        self.on_taking: Callable[[], Awaitable[None]] = _nothing
+        self.on_taking: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
         self.on_acquired: Callable[[int], None] = lambda _: None
         self.on_counts: Callable[[Iterable[tuple[tuple[int, str], int]]], None] = lambda _: None
         self.on_commit: Callable[[float, int], None] = lambda _seconds, _messages: None
@@ -498,7 +498,3 @@ class Shard:
             except SpillwayError as exc:
                 log.debug("shard_reacquire_failed", shard=self.shard_id, error=str(exc))
             await asyncio.sleep(0.1)
-
-
-async def _nothing() -> None:
-    """Nobody needs to know."""

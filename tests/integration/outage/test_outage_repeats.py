@@ -109,7 +109,7 @@ async def test_commits_that_landed_late_are_stored_once(
 
 @WINDOWS
 @pytest.mark.parametrize("lands", [True, False], ids=["landed", "lost"])
-async def test_a_connection_that_dies_in_the_commit(
+async def test_a_connection_that_dies_in_the_commit(  # noqa: PLR0917 (a table)
     open_desk, database, drained, monkeypatch, window_ms, lands
 ):
     """Whether or not the commit is in the log, each message of it is, once and in order."""
@@ -138,10 +138,10 @@ async def test_a_replay_whose_own_commit_dies_goes_on_behind_it(
     write = Writer.write
     deaths = 0
 
-    async def break_off(self, shard_id, epoch, commit_seq, commit, timeout_s):
+    async def break_off(self, *arguments):
         nonlocal deaths
-        passed = await write(self, shard_id, epoch, commit_seq, commit, timeout_s)
-        if commit.replayed and deaths < 3:
+        passed = await write(self, *arguments)
+        if arguments[3].replayed and deaths < 3:
             deaths += 1
             raise psycopg.OperationalError("the connection broke")
         return passed
@@ -165,7 +165,7 @@ async def test_a_replay_whose_own_commit_dies_goes_on_behind_it(
 async def test_a_replay_cut_off_by_a_crash_is_repeated_without_effect(
     open_desk, database, drained, window_ms, eventually_async
 ):
-    """The files are still there, their events are in the log, and the broker that knew it is gone."""
+    """Files whose events are in the log are found by a broker that does not know it."""
 
     def die(point):
         if point == "after_commit_before_delete":
