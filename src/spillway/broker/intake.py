@@ -72,6 +72,8 @@ class Intake:
         self._breaker = breaker
         self._auto_create = auto_create
         self._now_ms = now_ms
+        self.on_live: Callable[[], None] = lambda: None
+        """Told of pushes that go to the log and not to a file."""
 
     async def push(self, org: str, items: list[PushItem], *, qos: int = 1) -> list[PushResult]:
         """Store what can be stored, else buffer it; one result an item, in order."""
@@ -83,6 +85,8 @@ class Intake:
             await self._buffering.accept(arrivals, results, accepted_ms)
         else:
             free, late = await self._buffering.divide(arrivals)
+            if free:
+                self.on_live()
             tickets = await self._append(free, late, results, deadline_s)
             await self._buffering.buffer(late, results, accepted_ms)
             if tickets:

@@ -5,6 +5,7 @@ lane that cannot go on (its queue is full, say) is passed over, and the others g
 """
 
 import time
+from dataclasses import dataclass
 
 import structlog
 
@@ -27,6 +28,28 @@ PAUSE_SHARE = 1.0
 DOOR_EVENTS = 2_000
 """With so few left, pushes to their lanes wait a moment instead of joining them."""
 PROGRESS_S = 5.0
+LOOK_S = 1.0
+LEAD = 2
+"""How many times as much must go out of the spool as comes in, for replay to be polite."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Whether as much comes into the spool as goes out of it: then it would never be empty."""
+
+    looked_s: float = float("-inf")
+    came: int = 0
+    went: int = 0
+    falls_behind: bool = False
+
+    def look(self, now_s: float, came: int, went: int) -> None:
+        """Look at both counts; the last second tells, or nothing does."""
+        since_s = now_s - self.looked_s
+        if since_s < LOOK_S:
+            return
+        in_time = since_s < 2 * LOOK_S
+        self.falls_behind = in_time and (came - self.came) * LEAD > went - self.went
+        self.looked_s, self.came, self.went = now_s, came, went
 
 
 class Replay(Duty):
@@ -44,6 +67,7 @@ class Replay(Duty):
         self._retry_at_s = 0.0
         self._sources: set[str] = set()
         self._pushed_s = float("-inf")
+        self._pace = Pace()
         self._said_s = 0.0
         self._alarmed = False
         self._why = ""
@@ -51,11 +75,14 @@ class Replay(Duty):
         """Events a second, as of the last file."""
 
     def note_push(self) -> None:
-        """Somebody pushes."""
+        """Somebody's push goes to the log."""
         self._pushed_s = time.monotonic()
 
     def _is_live(self) -> bool:
-        return time.monotonic() - self._pushed_s < LIVE_S
+        """Whether to be polite: somebody pushes, and the spool gets emptier all the same."""
+        now_s = time.monotonic()
+        self._pace.look(now_s, self._spool.accepted, self.replayed)
+        return now_s - self._pushed_s < LIVE_S and not self._pace.falls_behind
 
     @property
     def replayed(self) -> int:

@@ -157,6 +157,7 @@ class Broker:
         )
         handover = Handover(self.intake, self.shards, self.database, self.clock.now_ms)
         self.replay = Replay(self.spool, handover, self.breaker)
+        self.intake.on_live = self.replay.note_push
         self.revival = Revival(self.spool, handover, self.breaker)
         self.spoolkeeping = Spoolkeeping(
             self.spool,
@@ -371,7 +372,6 @@ class Broker:
     async def push(self, org: str, items: list[PushItem], *, qos: int = 1) -> list[PushResult]:
         """Store messages; one result an item, in order. With `qos` 0 they are answered first."""
         self._enter()
-        self.replay.note_push()
         try:
             return await self.intake.push(org, items, qos=qos)
         finally:
