@@ -45,9 +45,11 @@ class Revival(Duty):
             return 0
         files = await asyncio.to_thread(spool.quarantine.files)
         later = [file for file in files if disk.age(file) > self._behind] or files
-        self._behind = disk.age(later[:FILES_A_ROUND][-1]) if later else ("", "")
+        # Oldest first, where one round is enough: what they wait for may be there since a moment.
+        chosen = files if len(files) <= FILES_A_ROUND else later[:FILES_A_ROUND]
+        self._behind = disk.age(chosen[-1]) if chosen else ("", "")
         try:
-            for file in later[:FILES_A_ROUND]:
+            for file in chosen:
                 async with spool.working:
                     await self.retry(file)
         except DatabaseUnavailableError as error:

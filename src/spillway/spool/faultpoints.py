@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 Point = Literal[
+    "before_write",
     "before_fsync",
     "before_directory_fsync",
     "after_fsync_before_reply",

@@ -71,6 +71,7 @@ class FileWriter:
         open_file = self._file
         before = (0, 0) if open_file is None else (open_file.events, open_file.bytes)
         files: list[_OpenFile] = [] if open_file is None else [open_file]
+        self._reached("before_write")
         try:
             self._spread(files, lines)
             self._reached("before_fsync")

@@ -138,7 +138,7 @@ class Traffic:
         self._repeat = repeat
         retries = PATIENT if repeat else NO_RETRIES
         self._pushing = AsyncClient(url, timeout_s=5, retries=retries, sleep=self._sleep)
-        self._client = AsyncClient(url, timeout_s=5, retries=PATIENT, sleep=self._sleep)
+        self.client = AsyncClient(url, timeout_s=5, retries=PATIENT, sleep=self._sleep)
         self._stop_producing = asyncio.Event()
         self._stop_consuming = asyncio.Event()
         self._producing: list[asyncio.Task[None]] = []
@@ -146,10 +146,10 @@ class Traffic:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        for client in (self._pushing, self._client):
+        for client in (self._pushing, self.client):
             await self._stack.enter_async_context(client)
         for queue, options in self._queues.items():
-            await self._client.create_queue(queue, **options)
+            await self.client.create_queue(queue, **options)
         group = await self._stack.enter_async_context(asyncio.TaskGroup())
         self._producing = [
             group.create_task(self._produce(f"{route}-{at}", route))
@@ -202,11 +202,11 @@ class Traffic:
 
     async def is_drained(self) -> bool:
         """Whether nothing waits in files and everything is settled, by the broker's own words."""
-        spool = (await self._client.health()).spool
+        spool = (await self.client.health()).spool
         if spool.pending:
             return False
         assert not spool.failed, f"{spool.failed} events were set aside"
-        groups = [one for name in self._queues for one in (await self._client.queue(name)).groups]
+        groups = [one for name in self._queues for one in (await self.client.queue(name)).groups]
         open_states = sum(one.ready + one.leased + one.deferred for one in groups)
         return len(groups) == len(self._queues) and open_states == 0
 
@@ -260,11 +260,11 @@ class Traffic:
             nack = [Nack(receipt=receipt, park=True, error="chaos") for receipt in park]
             asked_s = time.monotonic()
             try:
-                reply, leased = await self._client.settle(ack, nack=nack, lease=lease)
+                reply, leased = await self.client.settle(ack, nack=nack, lease=lease)
             except SpillwayError:
                 await self._sleep(LULL_S)
                 # The settlement alone is safe to repeat; what was leased comes back by itself.
-                reply, leased = await self._client.settle(ack, nack=nack)
+                reply, leased = await self.client.settle(ack, nack=nack)
             self.books.note_settled(held, park, reply.results)
             self._look_at(queue, leased, asked_s)
             held = leased

@@ -123,6 +123,7 @@ def test_lines_are_durable_before_it_is_told(tmp_path, make_lines, monkeypatch):
     writer = writer_in(tmp_path, 3, seen.append)
     writer.write(make_lines(1))
     assert seen == [
+        "before_write",
         "write",
         "before_fsync",
         "fdatasync",
@@ -132,10 +133,17 @@ def test_lines_are_durable_before_it_is_told(tmp_path, make_lines, monkeypatch):
     ]
     seen.clear()
     writer.write(make_lines(2))
-    assert seen == ["write", "before_fsync", "fdatasync", "after_fsync_before_reply"]
+    assert seen == [
+        "before_write",
+        "write",
+        "before_fsync",
+        "fdatasync",
+        "after_fsync_before_reply",
+    ]
     seen.clear()
     writer.write(make_lines(3, 4, 5, 6, 7))
     assert seen == [
+        "before_write",
         *["write"] * 3,
         "before_fsync",
         *["fdatasync"] * 3,
