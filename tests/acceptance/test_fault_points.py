@@ -6,7 +6,7 @@ import signal
 import psycopg
 import pytest
 
-from spillway import AsyncClient, Item
+from spillway import AsyncClient
 from spillway.spool.faultpoints import POINTS
 from spillway.testing.traffic import PATIENT, Route, Traffic
 from spillway.testing.verdict import judge
@@ -17,11 +17,10 @@ QUEUES = {
     "plain": OPTIONS,
     "keyed": OPTIONS | {"partitions": 4},
     "strict": OPTIONS | {"order": "partition"},
-    "bare": OPTIONS | {"dedupe_window_ms": 0},
 }
 FLOW = 100
 POISON = 30
-BARE = 60
+BARE = 60  # two bites and a half
 
 WRITING = [
     ("before_write", 5),
@@ -86,15 +85,6 @@ async def test_a_kill_on_the_way_into_a_file(served, fragile, point, nth):
     await judge(fragile.url, books)
 
 
-async def push_bare(traffic):
-    """Where no window knows what was pushed lately, the replay alone must know what it did."""
-    for n in range(BARE):
-        item = Item("bare", {"by": "bare", "n": n}, transaction_id=f"bare-{n}")
-        results = await traffic.client.push_many([item])
-        assert [result.status for result in results] == ["buffered"]
-        traffic.books.note_push("bare", results)
-
-
 @pytest.mark.parametrize(("point", "nth"), REPLAYING)
 async def test_a_kill_on_the_way_into_the_log(served, fragile, point, nth):
     """The replay begins again where the log says, though pushes go on all the time."""
@@ -102,7 +92,6 @@ async def test_a_kill_on_the_way_into_the_log(served, fragile, point, nth):
     async with Traffic(served.url, ROUTES, QUEUES, producers_a_route=1) as traffic:
         await traffic.flow(told=FLOW, acked=FLOW)
         await asyncio.to_thread(fragile.stop)
-        await push_bare(traffic)
         await traffic.flow(told=3 * FLOW)
         await asyncio.to_thread(fragile.start)
         await died(served, point)
@@ -111,6 +100,23 @@ async def test_a_kill_on_the_way_into_the_log(served, fragile, point, nth):
         books = await traffic.finish()
     assert books.statuses["buffered"] >= FLOW
     await judge(fragile.url, books)
+
+
+@pytest.mark.parametrize(("point", "nth"), [("mid_batch", 3), ("after_commit_before_delete", 1)])
+async def test_a_kill_where_no_window_knows_what_was_stored(served, fragile, patience, point, nth):
+    """Without dedupe the replay alone knows what it has done, by what the log says."""
+    await asyncio.to_thread(served.start, point, nth)
+    async with AsyncClient(served.url, retries=PATIENT) as client:
+        await client.create_queue("bare", dedupe_window_ms=0)
+        await asyncio.to_thread(fragile.stop)
+        for n in range(BARE):
+            assert (await client.push("bare", n)).status == "buffered"
+        await asyncio.to_thread(fragile.start)
+        await died(served, point)
+        await asyncio.to_thread(served.start)
+        await patience.until(lambda: is_aside(client, 0))
+        messages = await client.lease("bare", max=2 * BARE)
+        assert [message.payload for message in messages] == list(range(BARE))
 
 
 @pytest.mark.parametrize(("point", "nth"), RECOVERING)

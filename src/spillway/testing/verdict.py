@@ -91,10 +91,8 @@ def _judge_producers(rows: Collection[Row]) -> None:
     for row in rows:
         numbers[row[4]["by"]].append(row[4]["n"])
     for by, seen in numbers.items():
-        wrong = [n for n, m in enumerate(seen) if n != m]
-        assert not wrong, (
-            f"{by} pushed in order, but from {wrong[0]} on there is {seen[wrong[0] :]}"
-        )
+        wrong = [n for n, m in enumerate(seen) if n != m][:SHOWN_MAX]
+        assert not wrong, f"at {wrong} of {by}'s numbers stands {[seen[n] for n in wrong]}"
 
 
 # ---------------------------------------------------------------- settlements
