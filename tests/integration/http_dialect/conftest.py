@@ -142,7 +142,9 @@ class Site:
 
 
 @asynccontextmanager
-async def opened(database_url: str, settings: Settings | None = None) -> AsyncIterator[Site]:
+async def opened(
+    database_url: str, settings: Settings | None = None, *, is_audited: bool = True
+) -> AsyncIterator[Site]:
     """A broker that listens inside the block; behind it the books must balance."""
     settings = settings or Settings(num_shards=2)
     limits = Limits(settings.request_bytes_max, settings.items_max, settings.require_api_key)
@@ -157,7 +159,7 @@ async def opened(database_url: str, settings: Settings | None = None) -> AsyncIt
         try:
             async with httpx.AsyncClient(base_url=url, timeout=60) as client:
                 yield Site(broker, url, client, database_url)
-                assert (await broker.insights.audit()).balanced
+                assert not is_audited or (await broker.insights.audit()).balanced
         finally:
             stop.set()
 
