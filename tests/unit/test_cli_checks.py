@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from spillway.cli import session as cli_session
 from spillway.cli.main import app
 from spillway.client.errors import BrokerUnreachableError
-from spillway.client.scripted import Script, reply
+from spillway.client.scripted import Script, refusal, reply
 from spillway.client.sync_client import Client
 
 COUNTS = {
@@ -27,6 +27,21 @@ HEALTH = {
     "spool": {
         "pending": 0, "bytes": 0, "oldest_s": 0.0, "failed": 0, "held": False, "breaker": "closed"
     },
+}  # fmt: skip
+WAITING = {
+    "pending": 1200, "bytes": 9, "oldest_s": 180.0, "failed": 2, "held": True, "breaker": "open",
+}  # fmt: skip
+SPOOL = {
+    "folder": "/spool", "pending": 1200, "unwritten": 0, "bytes": 9, "bytes_max": 10,
+    "oldest_s": 180.0, "age_max_s": 604800.0, "disk_free": 2**40, "files": 3, "failed": 2,
+    "lost": 0, "accepted": 1200, "refused": 0, "replayed": 0, "revived": 0, "discarded": 0,
+    "rate": 0.0, "database": "connected", "breaker": "closed", "foreign": [],
+    "hold": {"actor": "ann", "reason": "new disk", "since": "2026-01-01T00:00:00Z"},
+    "queues": [{"org": "default", "queue": "orders", "events": 1200}],
+    "held": [{
+        "org": "default", "queue": "orders", "partition": "p1", "code": "queue_full",
+        "message": "it is full", "hint": "x",
+    }],
 }  # fmt: skip
 SHARD = {
     "shard": 0, "epoch": 1, "owner": "a", "owned_here": True, "lease_until": None, "commit_seq": 1,
@@ -93,6 +108,36 @@ def test_doctor_of_a_dead_database(run):
     assert "start PostgreSQL again" in result.stdout
 
 
+def test_doctor_names_the_command_for_each_trouble_of_the_spool(run):
+    """What waits, what is in its way, what is nearly full: a limit that is near is a failure."""
+    health = {**HEALTH, "spool": WAITING}
+    result = run("doctor", reply(health), reply(TOPOLOGY), reply({"queues": []}), reply(SPOOL))
+    assert result.exit_code == 1
+    found = [line.split()[0] for line in result.stdout.splitlines() if " spool " in line]
+    assert found.count("FAIL") == 1
+    for text in (
+        "1,200 waiting for 3m, 2 failed, held, breaker open",
+        "spillway spool status",
+        "9 B of 10 B are used",
+        "ann holds the spool",
+        "spillway spool release",
+        "orders/p1 is passed over: it is full [queue_full]",
+        "spillway queue update orders --max-depth N",
+        "spillway spool retry",
+        "spillway spool list --failed",
+    ):
+        assert text in result.stdout
+
+
+def test_doctor_with_a_key_of_another_org(run):
+    """Whoever may not look into the spool still hears that something is there."""
+    health = {**HEALTH, "spool": WAITING}
+    answers = [reply(health), reply(TOPOLOGY), reply({"queues": []}), refusal("forbidden", 403)]
+    result = run("doctor", *answers)
+    assert result.exit_code == 0
+    assert "1,200 waiting" in result.stdout
+
+
 def test_doctor_without_a_broker(run):
     """No broker: one FAIL line, exit code 3, JSON all the same."""
     result = run("doctor --json", BrokerUnreachableError("no connection"))
@@ -103,11 +148,22 @@ def test_doctor_without_a_broker(run):
 def test_top_once_makes_rates_of_two_looks(run):
     """One frame: counts of the second look, rates of the difference."""
     later = {**QUEUE, "tail": 110, "groups": [{**GROUP, "settled": 57}]}
-    answers = [reply({"queues": [QUEUE]}), reply({"queues": [later]})]
+    answers = [reply(HEALTH), reply({"queues": [QUEUE]}), reply({"queues": [later]})]
     line = json.loads(run("top --once --json -i 0.1", *answers).stdout)
     assert (line["queue"], line["ready"]) == ("orders", 3)
     assert 0 < line["out_per_s"] < line["in_per_s"] <= 1000
-    assert "orders" in run("top --once -i 0.1", *answers).stdout
+    shown = run("top --once -i 0.1", *answers)
+    assert "orders" in shown.stdout
+    assert "spool" not in shown.stderr
+
+
+def test_top_tells_of_a_spool_that_is_not_empty(run):
+    """Also where the queues cannot be asked for: the words go first."""
+    away = {**HEALTH, "database": "disconnected", "spool": WAITING}
+    result = run("top --once", reply(away), refusal("database_unavailable", 503))
+    assert result.exit_code == 3
+    assert "1,200 waiting for 3m, 2 failed, held, breaker open" in result.stderr
+    assert "spillway spool status" in result.stderr
 
 
 def test_audit_of_a_broker(run):

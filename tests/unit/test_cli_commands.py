@@ -57,6 +57,7 @@ def test_every_variable_is_named_in_help(name, command):
 
 READS = ["lease", "tail", "top", "doctor", "audit", "queue list", "queue show", "queue groups"]
 READS += ["dead list", "dead show", "blocked list"]
+READS += ["spool status", "spool list", "spool show", "spool verify"]
 
 
 @pytest.mark.parametrize("name", READS)

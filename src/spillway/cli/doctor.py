@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +15,12 @@ from spillway.cli.outcome import DEPENDENCY_DOWN, FAILED, counted, exit_code, sa
 from spillway.cli.output import duration, print_json, shown
 from spillway.cli.queue import every_queue
 from spillway.cli.session import Session, with_session
-from spillway.core.errors import SpillwayError
+from spillway.cli.spooltroubles import glance, troubles
+from spillway.core.errors import ForbiddenError, SpillwayError
 
 if TYPE_CHECKING:
     from spillway.client.sync_client import Client
-    from spillway.wire import GroupCounts, QueueReply
+    from spillway.wire import GroupCounts, HealthReply, QueueReply, SpoolHealth
 
 Level = Literal["OK", "WARN", "FAIL"]
 
@@ -81,13 +83,15 @@ def _verdict(findings: list[Finding]) -> str:
 def examine(client: "Client", data: Path | None) -> Iterator[Finding]:
     """Every check, as far as the broker can be asked."""
     try:
-        broker = list(_broker(client))
+        health = client.health()
     except SpillwayError as error:
-        broker = [_unanswered("broker", error)]
-    yield from broker
-    if all(finding.level != "FAIL" for finding in broker):
-        yield from _guarded("shards", lambda: _shards(client))
-        yield from _guarded("queues", lambda: _queues(client))
+        yield _unanswered("broker", error)
+    else:
+        yield from _broker(client.origin.url, health)
+        if health.database == "connected":
+            yield from _guarded("shards", lambda: _shards(client))
+            yield from _guarded("queues", lambda: _queues(client))
+        yield from _guarded("spool", lambda: _spool(client, health.spool))
     yield from _disk(data)
 
 
@@ -104,9 +108,7 @@ def _unanswered(check: str, error: SpillwayError) -> Finding:
     return Finding("FAIL", check, text, hint_of(error), exit_code(error))
 
 
-def _broker(client: "Client") -> Iterator[Finding]:
-    health = client.health()
-    url = client.origin.url
+def _broker(url: str, health: "HealthReply") -> Iterator[Finding]:
     text = f"{url} answers: version {health.version}, up {duration(health.uptime_s)}"
     yield Finding("OK", "broker", text)
     if health.database == "connected":
@@ -169,6 +171,18 @@ def _oldest(name: str, group: "GroupCounts", flags: str) -> Iterator[Finding]:
         yield Finding(
             "WARN", "waiting", text, f"add consumers, or spillway queue purge {flags} --all"
         )
+
+
+def _spool(client: "Client", spool: "SpoolHealth") -> Iterator[Finding]:
+    words = glance(spool)
+    if words is None:
+        yield Finding("OK", "spool", "empty")
+        return
+    yield Finding("WARN", "spool", words, "spillway spool status")
+    with suppress(ForbiddenError):  # a key of another org may know no more
+        for trouble in troubles(client.spool()):
+            level: Level = "FAIL" if trouble.grave else "WARN"
+            yield Finding(level, "spool", trouble.text, trouble.free)
 
 
 def _disk(data: Path | None) -> Iterator[Finding]:

@@ -38,6 +38,7 @@ class SpillwayGroup(LazyGroup):
         "top": Entry("top", "top", "Watch queues live.", BROKER),
         "doctor": Entry("doctor", "doctor", "Find what is wrong and how to free it.", BROKER),
         "audit": Entry("audit", "audit", "Check that no message is lost or doubled.", BROKER),
+        "spool": Entry("spool", "app", "Pushes that wait in files: status, repair, hold.", BROKER),
         "key": Entry("key", "app", "API keys: create, list, revoke.", BROKER),
         "schema": Entry("schema", "app", "The tables in PostgreSQL: apply, print.", BROKER),
         "bench": Entry("bench", "app", "Measure, beside a plain COPY.", BROKER),

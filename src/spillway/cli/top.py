@@ -12,15 +12,18 @@ import typer
 
 from spillway.cli.frames import Line, Look, lines
 from spillway.cli.interrupt import polite
+from spillway.cli.outcome import say
 from spillway.cli.output import age, duration, print_json, shown
 from spillway.cli.queue import every_queue
 from spillway.cli.session import Session, with_session
+from spillway.cli.spooltroubles import glance
 from spillway.core.errors import SpillwayError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from spillway.client.sync_client import Client
+    from spillway.wire import HealthReply
 
 HEADINGS = (
     "queue",
@@ -50,6 +53,8 @@ def top(
     """
     with session.client() as client, polite("leaving") as stop:
         if once or session.json_ or not sys.stdout.isatty():
+            if note := _spool_note(client.health()):
+                say(note)
             before = _look(client)
             stop.wait(interval)
             _print_once(client, before, as_json=session.json_)
@@ -59,6 +64,12 @@ def top(
 
 def _look(client: "Client") -> Look:
     return Look(time.monotonic(), list(every_queue(client)))
+
+
+def _spool_note(health: "HealthReply") -> str | None:
+    """The spool, where it is not empty."""
+    words = glance(health.spool)
+    return None if words is None else f"spool: {words} → spillway spool status"
 
 
 def _print_once(client: "Client", before: Look, *, as_json: bool) -> None:
@@ -82,27 +93,30 @@ def _watch(client: "Client", interval: float, stopped: Callable[[], bool]) -> No
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while not stopped():
             try:
-                look = _look(client)
-                live.update(_screen(client, lines(look, before)), refresh=True)
-                before = look
+                health = client.health()
+                look = _look(client) if health.database == "connected" else None
+                frame = [] if look is None else lines(look, before)
+                live.update(_screen(client.origin.url, health, frame), refresh=True)
+                before = look or before
             except SpillwayError as error:
                 live.update(f"{error.message}\n{error.hint}", refresh=True)
             if pressed(interval) == "q":
                 return
 
 
-def _screen(client: "Client", frame: list[Line]) -> "RenderableType":
+def _screen(url: str, health: "HealthReply", frame: list[Line]) -> "RenderableType":
     from rich.console import Group  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    health = client.health()
     style = "green" if health.status == "ok" else "bold red"
     head = (
-        f"spillway {health.version}  {client.origin.url}  {health.status}  "
+        f"spillway {health.version}  {url}  {health.status}  "
         f"database {health.database}  shards {health.shards_owned}/{health.shards_total}  "
         f"up {duration(health.uptime_s)}"
     )
-    return Group(Text(head, style=style), _table(frame), Text("q leaves", style="dim"))
+    note = _spool_note(health)
+    spool = [] if note is None else [Text(note, style="bold yellow")]
+    return Group(Text(head, style=style), *spool, _table(frame), Text("q leaves", style="dim"))
 
 
 def _table(frame: list[Line]) -> "RenderableType":

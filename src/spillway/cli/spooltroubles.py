@@ -1,0 +1,86 @@
+"""What stands in the way of the spool, and for each trouble the command that frees it.
+
+`spillway spool status`, `doctor` and `top` all tell it in these words.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from spillway.cli.outcome import counted
+from spillway.cli.output import age, duration, size
+
+if TYPE_CHECKING:
+    from spillway.wire import SpoolHealth, SpoolLane, SpoolReply
+
+LANES_SHOWN = 10
+NEARLY_FULL = 0.8
+DISK_FREE_LOW = 1024**3
+FREES = {
+    "queue_full": "add consumers, or spillway queue update {queue} --max-depth N",
+}
+"""By the code of what holds a lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What is wrong, and what to type. `grave`: pushes are refused, or soon will be."""
+
+    text: str
+    free: str
+    grave: bool = False
+
+
+def glance(spool: "SpoolHealth") -> str | None:
+    """The spool in a few words; None: it is empty, and nothing is in its way."""
+    words = []
+    if spool.pending:
+        words.append(f"{spool.pending:,} waiting for {duration(spool.oldest_s)}")
+    if spool.failed:
+        words.append(f"{spool.failed:,} failed")
+    if spool.held:
+        words.append("held")
+    if spool.breaker == "open":
+        words.append("breaker open")
+    return ", ".join(words) or None
+
+
+def troubles(now: "SpoolReply", at: datetime | None = None) -> Iterator[Trouble]:
+    """Everything that stands in the way."""
+    yield from _limits(now)
+    if now.database != "connected":
+        text = "PostgreSQL is away: pushes go to files, and by themselves into the log later"
+        yield Trouble(text, "start PostgreSQL again; spillway doctor")
+    if now.hold is not None:
+        since = age(now.hold.since, at or datetime.now(UTC))
+        why = f": {now.hold.reason}" if now.hold.reason else ""
+        yield Trouble(
+            f"{now.hold.actor} holds the spool, since {since}{why}", "spillway spool release"
+        )
+    for lane in now.held[:LANES_SHOWN]:
+        yield _held(lane)
+    if len(now.held) > LANES_SHOWN:
+        text = f"{counted(len(now.held) - LANES_SHOWN, 'more lane')} passed over"
+        yield Trouble(text, "spillway spool status --json")
+    if now.failed:
+        text = f"{counted(now.failed, 'failed event')}, set aside with the reason"
+        yield Trouble(text, "spillway spool list --failed, then show, repair, retry or discard")
+
+
+def _held(lane: "SpoolLane") -> Trouble:
+    text = f"{lane.queue}/{lane.partition} is passed over: {lane.message} [{lane.code}]"
+    free = FREES.get(lane.code, lane.hint).format(queue=lane.queue)
+    return Trouble(text, f"{free}; then spillway spool retry")
+
+
+def _limits(now: "SpoolReply") -> Iterator[Trouble]:
+    if now.bytes > now.bytes_max * NEARLY_FULL:
+        text = f"{size(now.bytes)} of {size(now.bytes_max)} are used: then pushes are refused"
+        yield Trouble(text, "raise FILE_BUFFER_BYTES_MAX and restart", grave=True)
+    if now.oldest_s > now.age_max_s * NEARLY_FULL:
+        text = f"the oldest waits for {duration(now.oldest_s)} of {duration(now.age_max_s)}"
+        yield Trouble(text, "raise FILE_BUFFER_AGE_MAX_S and restart", grave=True)
+    if now.disk_free < DISK_FREE_LOW:
+        text = f"the disk of the spool has {size(now.disk_free)} left"
+        yield Trouble(text, f"make room below {now.folder}", grave=True)
