@@ -1,13 +1,18 @@
-"""A shard without PostgreSQL, for tests of the parts around it."""
+"""A shard without PostgreSQL, and a command line without a broker, for tests of what is around."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from spillway.broker.facts import LaneFacts, QueueFacts
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard, ShardConfig
+from spillway.cli import session as cli_session
+from spillway.cli.main import app
+from spillway.client.scripted import Script
+from spillway.client.sync_client import Client
 from spillway.core.lane import Lane
 from spillway.warm.memory import Budget, Window
 from spillway.wire import QueueOptions
@@ -72,3 +77,49 @@ def lone() -> LoneShard:
 def make_lone() -> type[LoneShard]:
     """For tests that need a fresh one for each of their examples."""
     return LoneShard
+
+
+# ---------------------------------------------------------------- the command line
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Run a command line against a script; returns the result and what was sent."""
+
+    def run_with(line, *answers, stdin=None, env=None):
+        script = Script(*answers)
+        sessions = []
+
+        def client(self, **_):
+            sessions.append(self)
+            return Client(transport=script, retries=0, org=self.org)
+
+        monkeypatch.setattr(cli_session.Session, "client", client)
+        words = line if isinstance(line, list) else line.split()
+        result = CliRunner().invoke(app, words, input=stdin, env=env)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        result.sent, result.sessions = script.sent, sessions
+        return result
+
+    return run_with
+
+
+SPOOL_IN_TROUBLE = {
+    "folder": "/spool", "pending": 1200, "unwritten": 0, "bytes": 9, "bytes_max": 10,
+    "oldest_s": 180.0, "age_max_s": 604800.0, "disk_free": 2**40, "files": 3, "failed": 2,
+    "lost": 0, "accepted": 1200, "refused": 0, "replayed": 0, "revived": 0, "discarded": 0,
+    "rate": 0.0, "database": "connected", "breaker": "closed", "foreign": [],
+    "hold": {"actor": "ann", "reason": "new disk", "since": "2026-01-01T00:00:00Z"},
+    "queues": [{"org": "default", "queue": "orders", "events": 1200}],
+    "held": [{
+        "org": "default", "queue": "orders", "partition": "p1", "code": "queue_full",
+        "message": "it is full", "hint": "x",
+    }],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def spool_status():
+    """What GET /v1/spool answers when everything stands in the way, with some of it changed."""
+    return lambda **changes: SPOOL_IN_TROUBLE | changes

@@ -2,14 +2,8 @@
 
 import json
 
-import pytest
-from typer.testing import CliRunner
-
-from spillway.cli import session as cli_session
-from spillway.cli.main import app
 from spillway.client.errors import BrokerUnreachableError
-from spillway.client.scripted import Script, refusal, reply
-from spillway.client.sync_client import Client
+from spillway.client.scripted import refusal, reply
 
 COUNTS = {
     "depth": 3, "ready": 3, "deferred": 0, "leased": 0, "blocked": 0, "parked": 0, "dropped": 0,
@@ -31,18 +25,6 @@ HEALTH = {
 WAITING = {
     "pending": 1200, "bytes": 9, "oldest_s": 180.0, "failed": 2, "held": True, "breaker": "open",
 }  # fmt: skip
-SPOOL = {
-    "folder": "/spool", "pending": 1200, "unwritten": 0, "bytes": 9, "bytes_max": 10,
-    "oldest_s": 180.0, "age_max_s": 604800.0, "disk_free": 2**40, "files": 3, "failed": 2,
-    "lost": 0, "accepted": 1200, "refused": 0, "replayed": 0, "revived": 0, "discarded": 0,
-    "rate": 0.0, "database": "connected", "breaker": "closed", "foreign": [],
-    "hold": {"actor": "ann", "reason": "new disk", "since": "2026-01-01T00:00:00Z"},
-    "queues": [{"org": "default", "queue": "orders", "events": 1200}],
-    "held": [{
-        "org": "default", "queue": "orders", "partition": "p1", "code": "queue_full",
-        "message": "it is full", "hint": "x",
-    }],
-}  # fmt: skip
 SHARD = {
     "shard": 0, "epoch": 1, "owner": "a", "owned_here": True, "lease_until": None, "commit_seq": 1,
 }  # fmt: skip
@@ -51,27 +33,6 @@ AUDIT = {
     "balanced": True, "lanes": 1, "groups": 1, "messages": 10, "totals": {"settled": 10},
     "differences": [],
 }  # fmt: skip
-
-
-@pytest.fixture
-def run(monkeypatch):
-    """Run a command line against a script; returns the result and what was sent."""
-
-    def run_with(line, *answers, stdin=None, env=None):
-        script = Script(*answers)
-
-        def client(self, **_):
-            return Client(transport=script, retries=0, org=self.org)
-
-        monkeypatch.setattr(cli_session.Session, "client", client)
-        words = line if isinstance(line, list) else line.split()
-        result = CliRunner().invoke(app, words, input=stdin, env=env)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        result.sent = script.sent
-        return result
-
-    return run_with
 
 
 def test_doctor_of_a_well_broker(run):
@@ -108,10 +69,11 @@ def test_doctor_of_a_dead_database(run):
     assert "start PostgreSQL again" in result.stdout
 
 
-def test_doctor_names_the_command_for_each_trouble_of_the_spool(run):
+def test_doctor_names_the_command_for_each_trouble_of_the_spool(run, spool_status):
     """What waits, what is in its way, what is nearly full: a limit that is near is a failure."""
     health = {**HEALTH, "spool": WAITING}
-    result = run("doctor", reply(health), reply(TOPOLOGY), reply({"queues": []}), reply(SPOOL))
+    answers = [reply(health), reply(TOPOLOGY), reply({"queues": []}), reply(spool_status())]
+    result = run("doctor", *answers)
     assert result.exit_code == 1
     found = [line.split()[0] for line in result.stdout.splitlines() if " spool " in line]
     assert found.count("FAIL") == 1

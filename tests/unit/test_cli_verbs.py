@@ -4,12 +4,8 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from typer.testing import CliRunner
 
-from spillway.cli import session as cli_session
-from spillway.cli.main import app
-from spillway.client.scripted import Script, refusal, reply
-from spillway.client.sync_client import Client
+from spillway.client.scripted import refusal, reply
 
 COUNTS = {
     "depth": 3, "ready": 3, "deferred": 0, "leased": 0, "blocked": 0, "parked": 0, "dropped": 0,
@@ -40,29 +36,6 @@ def browsed(version, partition="Default", tid=None):
         "enqueued_at": "2026-01-01T00:00:00Z", "deliver_at": None, "expires_at": None,
         "attempts": 0,
     }  # fmt: skip
-
-
-@pytest.fixture
-def run(monkeypatch):
-    """Run a command line against a script; returns the result and what was sent."""
-
-    def run_with(line, *answers, stdin=None, env=None):
-        script = Script(*answers)
-        sessions = []
-
-        def client(self, **_):
-            sessions.append(self)
-            return Client(transport=script, retries=0, org=self.org)
-
-        monkeypatch.setattr(cli_session.Session, "client", client)
-        words = line if isinstance(line, list) else line.split()
-        result = CliRunner().invoke(app, words, input=stdin, env=env)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        result.sent, result.sessions = script.sent, sessions
-        return result
-
-    return run_with
 
 
 def stored(sent):

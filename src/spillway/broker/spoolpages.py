@@ -132,7 +132,7 @@ def _file(path: Path, known: Known) -> SpoolFile | None:
     with suppress(FileNotFoundError):
         file = known.get(path.name) if state == "waiting" else None
         if file is None:
-            events = left = disk.count_events(path)
+            events = left = sum(1 for _ in disk.numbered(path))
             size, oldest_ms = path.stat().st_size, disk.oldest_ms(path)
         else:
             events, left, size, oldest_ms = file.events, file.left, file.bytes, file.oldest_ms
