@@ -11,6 +11,7 @@ JSON = "application/json"
 MSGPACK = "application/msgpack"
 MIB = 1024 * 1024
 BODIES = [
+    *(("POST", f"/v1/spool/{verb}") for verb in ("repair", "discard", "retry", "verify")),
     ("POST", "/v1/messages"),
     ("POST", "/v1/settle"),
     ("PUT", "/v1/queues/garbage"),

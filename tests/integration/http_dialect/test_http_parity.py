@@ -15,10 +15,13 @@ VARIES = {
     "receipt", "transaction_id", "org", "created_at", "enqueued_at", "dead_at", "blocked_at",
     "oldest_ready_at", "at", "id", "spillway-origin-transaction-id", "spillway-origin-dead-id",
     "uptime_s", "lease_until", "started_at", "seen_at", "commit_seq", "at_ms", "deadline_ms",
+    "folder", "file", "since", "oldest_at", "oldest_s", "accepted_at", "seq", "disk_free",
+    "accepted", "discarded", "bytes",
 }  # fmt: skip
 REFERENCE = {"/openapi.json", "/docs", "/metrics"}
 
-# method, path, body; {receipt} is that of the first message leased so far and not used yet.
+# method, path, body; {receipt} is that of the first message leased so far and not used yet, {file}
+# the buffer file that was listed last.
 WALK = [
     ("PUT", "/v1/queues/w", {"max_attempts": 1, "on_exhausted": "block"}),
     ("PUT", "/v1/queues/w", {"max_attempts": 1, "on_exhausted": "block", "backoff_base_ms": 0}),
@@ -57,6 +60,16 @@ WALK = [
     ("POST", "/v1/queues/w/resume", {}),
     ("POST", "/v1/queues/w/seek", {"to": 1, "partition": "p"}),
     ("POST", "/v1/queues/w/purge", {"what": "waiting", "all": True}),
+    ("POST", "/v1/spool/hold", {"reason": "walk"}),
+    ("POST", "/v1/messages", {"items": [{"queue": "w", "payload": [2.5], "partition": "p"}]}),
+    ("GET", "/v1/spool", None),
+    ("GET", "/v1/spool/files?limit=1", None),
+    ("GET", "/v1/spool/files/{file}", None),
+    ("POST", "/v1/spool/verify", {"file": "{file}"}),
+    ("POST", "/v1/spool/repair", {"file": "f", "line": 1, "event": {"payload": {"n": 1}}}),
+    ("POST", "/v1/spool/retry", None),
+    ("POST", "/v1/spool/discard", {"file": "{file}", "line": 1, "state": "waiting"}),
+    ("POST", "/v1/spool/release", {}),
     ("DELETE", "/v1/queues/w/groups/g", None),
     ("DELETE", "/v1/queues/w?reason=done", None),
     ("GET", "/v1/queues/w", None),
@@ -79,21 +92,26 @@ def same(value):
     return [same(inner) for inner in value] if isinstance(value, list) else value
 
 
-def filled(value, receipts):
+def filled(value, receipts, files):
     if value == "{receipt}":
         return receipts.pop(0)
+    if value == "{file}":
+        return files[-1]
     if isinstance(value, dict):
-        return {name: filled(inner, receipts) for name, inner in value.items()}
-    return [filled(inner, receipts) for inner in value] if isinstance(value, list) else value
+        return {name: filled(inner, receipts, files) for name, inner in value.items()}
+    return [filled(one, receipts, files) for one in value] if isinstance(value, list) else value
 
 
 async def walk(site, media):
-    answers, receipts = [], []
+    answers, receipts, files = [], [], []
     for method, path, body in WALK:
-        sent = filled(body, receipts)
-        answer = await site(method, path, sent, media=media, x_spillway_org="walk")
+        sent = filled(body, receipts, files)
+        url = path.replace("{file}", files[-1]) if files else path
+        answer = await site(method, url, sent, media=media, x_spillway_org="walk")
         assert answer.headers["content-type"] == media
         told = answer.body
+        if path.startswith("/v1/spool/files?"):
+            files += [file["file"] for file in told["files"]]
         if path.endswith(("/lease", "/settle")) and answer.status == 200:
             receipts += [message["receipt"] for message in told["messages"]]
         answers.append((method, path, answer.status, told))
