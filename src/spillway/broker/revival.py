@@ -17,6 +17,7 @@ from spillway.core.errors import (
 )
 from spillway.spool import folder as disk
 from spillway.spool.event import Event, Failed, FailedEvent, Trouble
+from spillway.spool.quarantine import mark
 from spillway.spool.spool import Spool
 
 log = structlog.get_logger(__name__)
@@ -71,6 +72,8 @@ class Revival(Duty):
         ]
         gone, troubles = await self._try(chosen)
         self._spool.reached("mid_revival")
+        left = {mark(record) for at in gone if (record := records[at]) is not None}
+        await self._spool.forget_origin(file, left)
         outcome = _Outcome(gone, troubles)
         if any(outcome.changes(at, record) for at, record in enumerate(records) if record):
             await asyncio.to_thread(self._spool.quarantine.change, file, outcome)

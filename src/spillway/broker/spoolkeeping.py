@@ -32,6 +32,7 @@ from spillway.spool import names
 from spillway.spool.actions import Action, record
 from spillway.spool.event import DamagedLine, Failed
 from spillway.spool.folder import BufferFile
+from spillway.spool.quarantine import mark
 from spillway.spool.spool import Hold, Spool
 from spillway.wire import (
     SpoolDiscardRequest,
@@ -150,6 +151,7 @@ class Spoolkeeping:
             def replaced(at: int, record: Failed) -> Failed:
                 return new if at == line - 1 else record
 
+            await _write(self._spool.forget_origin(file, {mark(old)}))
             await _write(asyncio.to_thread(self._spool.quarantine.change, file, replaced))
             await self._record("repair", actor, request.reason, file=file, line=line)
         return VerbReply(verb="repair", affected=1, remaining=self._spool.quarantined)
@@ -218,13 +220,13 @@ class Spoolkeeping:
     async def _discard_failed(self, request: SpoolDiscardRequest) -> tuple[int, int]:
         """How many events go, and how many of the file stay."""
         spool, file, line = self._spool, request.file, request.line
-        path = await _read(lambda: self._pages.path(file, "failed"))
-        events = await _read(lambda: disk.count_events(path))
-        gone = events
-        if line is not None:
-            await self._failed(file, line)
-            gone = 1
+        records = await _read(lambda: spool.quarantine.read(file))
+        events = len(records) - records.count(None)
+        chosen = records if line is None else [await self._failed(file, line)]
+        marks = {mark(one) for one in chosen if one is not None}
+        gone = events if line is None else 1
         if not request.dry_run:
+            await _write(spool.forget_origin(file, marks))
             if line is None:
                 await _write(asyncio.to_thread(spool.quarantine.remove, file))
             else:

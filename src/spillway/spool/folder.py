@@ -5,10 +5,9 @@ Everything here is plain blocking file work; `Spool` calls it in threads.
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from io import FileIO
-from itertools import islice
 from pathlib import Path
 
 import structlog
@@ -266,16 +265,18 @@ def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
         before += len(lines)
 
 
-def erase(path: Path, index: int) -> None:
-    """Take a line out, durably: blanks in its place, for which even a full disk has room.
+def erase(path: Path, places: Container[int]) -> None:
+    """Take lines out, durably: blanks in their place, for which even a full disk has room.
 
     A crash in the middle leaves a line whose checksum does not hold, never half an event.
     """
+    at = 0
     with path.open("r+b", buffering=0) as out, path.open("rb") as source:
-        lines = (len(line.rstrip(b"\n")) for line in source)
-        at = sum(size + 1 for size in islice(lines, index))
-        out.seek(at)
-        write_all(out.fileno(), BLANK * next(lines, 0))
+        for place, line in enumerate(source):
+            if place in places:
+                out.seek(at)
+                write_all(out.fileno(), BLANK * len(line.rstrip(b"\n")))
+            at += len(line)
         os.fdatasync(out.fileno())
 
 

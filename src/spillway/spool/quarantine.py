@@ -6,15 +6,26 @@ A file here has the name of the file its events came from. Plain blocking file w
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from spillway.core.errors import SpoolFileNotFoundError
+from spillway.core.errors import DamagedLineError, SpoolFileNotFoundError
 from spillway.spool import event, names
 from spillway.spool import folder as disk
 from spillway.spool.event import DamagedLine, Failed
 
+Mark = int | bytes
+"""What tells a record from the others of its file: its number or, if damaged, its bytes."""
 
-def mark(record: Failed) -> int | bytes:
-    """What tells a record from the others of its file: its number or, if damaged, its bytes."""
+
+def mark(record: Failed) -> Mark:
+    """The mark of a record."""
     return record.damaged if isinstance(record, DamagedLine) else record.seq
+
+
+def mark_of(text: bytes) -> Mark:
+    """The mark that a line of the file it came from will have."""
+    try:
+        return event.read(text).seq
+    except DamagedLineError:
+        return text
 
 
 class Quarantine:
@@ -36,7 +47,7 @@ class Quarantine:
         windows = disk.windows(self._path(file))
         return [_record(text) for texts in windows for text in texts]
 
-    def marks(self, file: str) -> set[int | bytes]:
+    def marks(self, file: str) -> set[Mark]:
         """What tells the records of a file from each other; none if there is no such file.
 
         A crash may have come between setting an event aside and the end of its own file.
@@ -64,7 +75,7 @@ class Quarantine:
         if disk.count_events(path) == 1:
             disk.remove(path)
         else:
-            disk.erase(path, index)
+            disk.erase(path, {index})
 
     def remove(self, file: str) -> None:
         """Throw all records of a file away."""

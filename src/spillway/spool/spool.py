@@ -5,7 +5,7 @@ import shutil
 import time
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from spillway.spool.faultpoints import Reached, nobody
 from spillway.spool.folder import BufferFile, Folder
 from spillway.spool.gate import Gate
 from spillway.spool.journal import FileWriter, Journal
-from spillway.spool.quarantine import Quarantine
+from spillway.spool.quarantine import Mark, Quarantine, mark_of
 
 log = structlog.get_logger(__name__)
 
@@ -343,10 +343,25 @@ class Spool:
 
     async def discard_line(self, file: BufferFile, line: int, text: bytes) -> None:
         """Throw away one event that waits, and what stands there; the caller holds `working`."""
-        await asyncio.to_thread(disk.erase, file.path, line - 1)
+        await asyncio.to_thread(disk.erase, file.path, {line - 1})
         self.finish(file, [(line - 1, event.address_of(text))])
         if not file.left:
             await self.remove(file)
+
+    async def forget_origin(self, name: str, marks: Container[Mark]) -> None:
+        """Records leave `failed/`: a replay that a crash makes begin anew must not find them in
+        the file they came from, if it is still there; the caller holds `working`.
+        """
+        for file in self.files:
+            if file.name == name:
+                places = await asyncio.to_thread(_set_aside_in, file, marks)
+                await asyncio.to_thread(disk.erase, file.path, places)
+
+
+def _set_aside_in(file: BufferFile, marks: Container[Mark]) -> set[int]:
+    """The places of events that are done with and have one of these marks."""
+    lines = ((n - 1, text) for n, text in disk.numbered(file.path) if file.is_done(n - 1))
+    return {place for place, text in lines if mark_of(text) in marks}
 
 
 def _waiting_in(file: BufferFile) -> Counter[Address]:

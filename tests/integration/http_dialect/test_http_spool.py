@@ -466,6 +466,33 @@ async def test_failed_events_are_thrown_away_by_name(site, eventually_async, tmp
     assert list((tmp_path / "failed").iterdir()) == []
 
 
+@pytest.mark.parametrize("how", ["discard", "retry", "repair"])
+async def test_what_left_failed_does_not_come_again_from_its_file(
+    database_url, open_site, settings, eventually_async, how
+):
+    """The file still waits for another lane, so a restart replays it from its beginning."""
+    async with open_site(database_url, settings) as site:
+        await site.make("full", max_depth=1)
+        await site.make("doomed", dedupe_window_ms=0)
+        await held_file(site, 1, 2, queue="full")
+        await site.results("doomed", "poison")
+        await site.ask("DELETE", "/v1/queues/doomed")
+        await released(site, eventually_async, pending=1, failed=1)
+        await site.make("doomed", dedupe_window_ms=0)
+        [file] = (await site.ask("GET", "/v1/spool/files?state=failed"))["files"]
+        asked = {"file": file["file"], "line": 1}
+        if how == "repair":
+            await site.ask("POST", "/v1/spool/repair", asked | {"event": {"queue": "orders"}})
+            await site.make("orders")
+        await site.ask("POST", f"/v1/spool/{'discard' if how == 'discard' else 'retry'}", asked)
+        assert (await spool(site))["failed"] == 0
+        await site.make("full", max_depth=100)
+    async with open_site(database_url, settings) as site:
+        await comes_to(site, eventually_async, pending=0, failed=0)
+        assert await site.payloads("full") == [1, 2]
+        assert await site.payloads("doomed") == (["poison"] if how == "retry" else [])
+
+
 async def test_nothing_is_thrown_away_unnamed(site):
     """There is no discard without a file."""
     assert await site.refused("POST", "/v1/spool/discard", {}) == (400, "bad_request")

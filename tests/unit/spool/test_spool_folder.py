@@ -234,15 +234,14 @@ def test_what_was_taken_out_stays_out(folder, leave, make_lines, numbers_in):
     """The events behind it keep their places, and those that are left are counted."""
     path = leave(b"".join(make_lines(1, 2, 3)), is_open=False)
     size = path.stat().st_size
-    disk.erase(path, 1)
-    disk.erase(path, 0)
+    disk.erase(path, {0, 1})
     found, _ = recovered(folder)
     [file] = found.files
     assert (file.events, file.left, file.bytes) == (3, 1, size)
     assert [file.is_done(index) for index in range(3)] == [True, True, False]
     assert [number for number, _ in disk.numbered(path)] == [3]
     assert disk.oldest_ms(path) == 1_767_225_600_000
-    disk.erase(path, 2)
+    disk.erase(path, {2})
     found, told = recovered(folder)
     assert (found.files, told, path.exists()) == ([], ["spool_empty_file"], False)
 
@@ -260,7 +259,7 @@ def test_a_crash_within_an_erasure_leaves_a_damaged_line(leave, make_lines, monk
 
     monkeypatch.setattr(os, "write", torn)
     with pytest.raises(OSError, match="Input/output"):
-        disk.erase(path, 1)
+        disk.erase(path, {1})
     first, second, third = (text for some in disk.windows(path) for text in some)
     assert [first + b"\n", third + b"\n"] == [lines[0], lines[2]]
     assert not disk.is_blank(second)
@@ -276,7 +275,7 @@ def test_an_erasure_is_durable(leave, make_lines, monkeypatch):
         really(number)
 
     monkeypatch.setattr(os, "fdatasync", fdatasync)
-    disk.erase(path, 0)
+    disk.erase(path, {0})
     assert synced == [path]
 
 

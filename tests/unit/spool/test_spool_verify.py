@@ -73,7 +73,7 @@ def test_a_number_out_of_order_is_found(tmp_path, leave):
 def test_a_blank_line_is_nothing(tmp_path, leave):
     """An event was taken out there: it is no damage, and the others keep their numbers."""
     path = leave(Names(), 1, 2, 3)
-    disk.erase(path, 1)
+    disk.erase(path, {1})
     flip(path, 3)
     [check] = verify.check_folder(tmp_path)
     assert (check.events, check.damaged, check.out_of_order) == (2, 1, 0)
