@@ -474,10 +474,11 @@ async def test_what_left_failed_does_not_come_again_from_its_file(
     async with open_site(database_url, settings) as site:
         await site.make("full", max_depth=1)
         await site.make("doomed", dedupe_window_ms=0)
-        await held_file(site, 1, 2, queue="full")
+        await site.ask("POST", "/v1/spool/hold")
+        await site.results("full", 1, 2)
         await site.results("doomed", "poison")
         await site.ask("DELETE", "/v1/queues/doomed")
-        await released(site, eventually_async, pending=1, failed=1)
+        await released(site, eventually_async, pending=1, failed=1, files=1)
         await site.make("doomed", dedupe_window_ms=0)
         [file] = (await site.ask("GET", "/v1/spool/files?state=failed"))["files"]
         asked = {"file": file["file"], "line": 1}
