@@ -33,6 +33,9 @@ class Breaker:
         self._rest_s = 0.0
         self._rests_until_s = 0.0
         self._waiting: set[asyncio.Timeout] = set()
+        self._tickets: dict[asyncio.Future[None], float] = {}
+        """The commits that somebody waits for, each with its deadline."""
+        self._watching = False
 
     def trip(self, cause: Exception) -> None:
         """PostgreSQL is away: pushes go to files, leases come back empty, at once."""
@@ -49,6 +52,8 @@ class Breaker:
         for limit in self._waiting:
             if not limit.expired():
                 limit.reschedule(now_s)
+        for ticket in list(self._tickets):
+            _give_up(ticket)
         self.on_trip()
 
     @property
@@ -87,6 +92,37 @@ class Breaker:
         finally:
             self._waiting.discard(limit)
 
+    async def landed(self, ticket: asyncio.Future[None], deadline_s: float | None = None) -> None:
+        """As `within`, for a commit that only the caller waits for.
+
+        There is one for every push: a single timer looks after all of them.
+        """
+        if not ticket.done():
+            loop = asyncio.get_running_loop()
+            self._tickets[ticket] = deadline_s or loop.time() + PATIENCE_S
+            if not self._watching:
+                self._watching = True
+                loop.call_at(self._tickets[ticket], self._watch, loop)
+        try:
+            await ticket
+        finally:
+            self._tickets.pop(ticket, None)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the waiting that took too long, and look again when the next one may have."""
+        now_s = loop.time()
+        for ticket in [ticket for ticket, end_s in self._tickets.items() if end_s <= now_s]:
+            _give_up(ticket)
+        later = [end_s for end_s in self._tickets.values() if end_s > now_s]
+        self._watching = bool(later)
+        if later:
+            loop.call_at(min(later), self._watch, loop)
+
     async def patient(self, work: Awaitable[T]) -> T:
         """Its outcome, within our patience."""
         return await self.within(asyncio.get_running_loop().time() + PATIENCE_S, work)
+
+
+def _give_up(ticket: asyncio.Future[None]) -> None:
+    if not ticket.done():
+        ticket.set_exception(DatabaseUnavailableError("PostgreSQL did not answer in time"))

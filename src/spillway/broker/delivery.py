@@ -105,8 +105,11 @@ class Delivery:
     async def _lease(self, org: str, queue_name: str, request: LeaseRequest) -> LeaseReply:
         deadline = time.monotonic() + request.wait_ms / 1000
         while True:
-            queue = await self._breaker.patient(self._facts.queue(org, queue_name))
-            await self._breaker.patient(self._facts.ensure_group(queue, request.group))
+            queue = self._facts.cached_queue(org, queue_name)
+            if queue is None:
+                queue = await self._breaker.patient(self._facts.queue(org, queue_name))
+            if request.group not in queue.groups:
+                await self._breaker.patient(self._facts.ensure_group(queue, request.group))
             line = self._dispatch.line(queue, request.group)
             wakes = line.wakes
             reason = _paused(queue, request.group)
@@ -219,7 +222,7 @@ class Delivery:
 
     async def _messages(self, granted: list[Granted]) -> list[Message]:
         for lease in granted:
-            await self._breaker.patient(lease.ticket)
+            await self._breaker.landed(lease.ticket)
         messages: list[Message] = []
         for lease in granted:
             slices = lease.slices

@@ -142,7 +142,7 @@ class Intake:
         doubtful: list[Arrivals] = []
         for ticket, arrivals in tickets:
             try:
-                await self._breaker.within(deadline_s, ticket)
+                await self._breaker.landed(ticket, deadline_s)
             except SpillwayError as error:
                 if self._is_away(error):
                     doubtful.append(arrivals)
@@ -231,24 +231,41 @@ class Intake:
         by_lane: dict[Address, Arrivals],
         deadline_s: float,
     ) -> Arrivals:
-        lane, partition = None, item.partition
-        try:
-            if not self._breaker.is_open:
-                lane = await self._breaker.within(
-                    deadline_s, self.lane_of(org, item, transaction_id)
-                )
-        except DatabaseUnavailableError as error:
-            self._breaker.trip(error)
+        lane, partition = self._known(org, item, transaction_id)
+        if lane is None:
+            lane = await self._looked_up(org, item, transaction_id, deadline_s)
         if lane is None:
             _check_address(item)
-            queue = self._facts.cached_queue(org, item.queue)
-            if queue is not None:
-                partition = route(queue, item, transaction_id)
-                lane = queue.lanes.get(partition)
+            lane, partition = self._known(org, item, transaction_id)
         else:
             partition = lane.partition
         address = Address(org, item.queue, partition)
-        return by_lane.setdefault(address, Arrivals(lane, address))
+        found = by_lane.get(address)
+        if found is None:
+            found = by_lane[address] = Arrivals(lane, address)
+        return found
+
+    def _known(
+        self, org: str, item: PushItem, transaction_id: str
+    ) -> tuple[LaneFacts | None, str | None]:
+        """The lane and the partition of an item, as far as they can be told without PostgreSQL."""
+        queue = self._facts.cached_queue(org, item.queue)
+        if queue is None:
+            return None, item.partition
+        partition = route(queue, item, transaction_id)
+        return queue.lanes.get(partition), partition
+
+    async def _looked_up(
+        self, org: str, item: PushItem, transaction_id: str, deadline_s: float
+    ) -> LaneFacts | None:
+        """Its lane; None: PostgreSQL is away."""
+        if self._breaker.is_open:
+            return None
+        try:
+            return await self._breaker.within(deadline_s, self.lane_of(org, item, transaction_id))
+        except DatabaseUnavailableError as error:
+            self._breaker.trip(error)
+            return None
 
     async def lane_of(self, org: str, item: PushItem, transaction_id: str) -> LaneFacts:
         """Where an item belongs; its queue is made if that is allowed."""

@@ -400,7 +400,7 @@ class Broker:
                 reply.messages, reply.reason = leased.messages, leased.reason
             try:
                 for ticket in settled.tickets:
-                    await self.breaker.patient(ticket)
+                    await self.breaker.landed(ticket)
             except BaseException:
                 self.give_back(reply.messages or ())
                 raise
