@@ -87,6 +87,17 @@ class Arrivals:
         self.payloads.append(payload)
         self.ids.append(transaction_id)
 
+    def straighten(self) -> None:
+        """Put JSON on one line, as the spool has it: a repeat is known by its fingerprint."""
+        if b"\n" not in b"".join(self.payloads):
+            return
+        self.payloads = [
+            payload.replace(b"\n", b" ").replace(b"\r", b" ")
+            if b"\n" in payload and type(item.payload) is not bytes
+            else payload
+            for item, payload in zip(self.items, self.payloads, strict=True)
+        ]
+
     def fail(self, results: list[PushResult | None], error: SpillwayError) -> None:
         """None of them was stored."""
         for index, item in zip(self.indexes, self.items, strict=True):

@@ -2,10 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
-
-from msgspec import Raw
 
 from spillway.broker.append import Arrivals, append, failed
 from spillway.broker.breaker import PATIENCE_S, Breaker
@@ -88,9 +86,10 @@ class Intake:
             if free:
                 self.on_live()
             tickets = await self._append(free, late, results, deadline_s)
-            await self._buffering.buffer(late, results, accepted_ms)
-            if tickets:
-                doubtful = await self._wait(tickets, results, deadline_s)
+            if late:
+                await self._buffering.buffer(late, results, accepted_ms)
+            doubtful = await self._wait(tickets, results, deadline_s)
+            if doubtful:
                 await self._buffering.buffer(doubtful, results, accepted_ms, doubt=True)
         return [result for result in results if result is not None]
 
@@ -105,24 +104,20 @@ class Intake:
         tickets: Tickets = []
         for arrivals in free:
             try:
-                tickets.append((await self._append_one(arrivals, results, deadline_s), arrivals))
+                lane = arrivals.home
+                shard = self._shards[lane.shard_id]
+                entry = shard.entries.get(lane.lane_id)
+                if entry is None or (arrivals.has_given_ids and entry.lane.dedupe is None):
+                    ready = self.ready(shard, lane, self._now_ms())
+                    entry = await self._breaker.within(deadline_s, ready)
+                append(shard, entry, arrivals, results, self._now_ms())
+                tickets.append((shard.ticket(), arrivals))
             except SpillwayError as error:
                 if self._is_away(error):
                     late.append(arrivals)
                 else:
                     arrivals.fail(results, error)
         return tickets
-
-    async def _append_one(
-        self, arrivals: Arrivals, results: list[PushResult | None], deadline_s: float
-    ) -> asyncio.Future[None]:
-        lane = arrivals.home
-        shard = self._shards[lane.shard_id]
-        entry = shard.entries.get(lane.lane_id)
-        if entry is None or (arrivals.has_given_ids and entry.lane.dedupe is None):
-            entry = await self._breaker.within(deadline_s, self.ready(shard, lane, self._now_ms()))
-        append(shard, entry, arrivals, results, self._now_ms())
-        return shard.ticket()
 
     def _is_away(self, error: SpillwayError) -> bool:
         """Whether it failed because PostgreSQL is away, so that the spool takes it."""
@@ -168,9 +163,6 @@ class Intake:
         for index, item in enumerate(items):
             try:
                 payload = bytes(item.payload)
-                if b"\n" in payload and type(item.payload) is Raw:
-                    # As the spool will have it: a repeat in a file is known by its fingerprint.
-                    payload = payload.replace(b"\n", b" ").replace(b"\r", b" ")
                 given_id = item.transaction_id
                 if given_id is None:
                     # One draw a request: ids that begin alike compress well.
@@ -191,9 +183,11 @@ class Intake:
             arrivals.add(index, item, payload, transaction_id)
             arrivals.is_plain = arrivals.is_plain and is_plain
             arrivals.has_given_ids = arrivals.has_given_ids or given_id is not None
+        for found in by_lane.values():
+            found.straighten()
         return list(by_lane.values())
 
-    def fit_all(self, payloads: Sequence[Raw], ids: Sequence[str]) -> bool:
+    def fit_all(self, payloads: Sequence[Sized], ids: Sequence[str]) -> bool:
         """Whether items that have nothing else are all within the limits; False: one may not be."""
         text = "".join(ids)
         return (
