@@ -52,9 +52,9 @@ serve: setup ## a broker with an embedded PostgreSQL in ./spillway-data
 	@$(BIN)/spillway serve
 
 .PHONY: lock
-lock: setup ## resolve requirements.lock afresh from pyproject.toml (needs uv; names no registry)
+lock: setup ## add to requirements.lock what pyproject.toml asks for (needs uv; ARGS=--upgrade renews all of it)
 	@uv pip compile --quiet pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --no-header --no-annotate --upgrade -o requirements.lock
+		--no-emit-index-url --no-emit-find-links --no-header --no-annotate $(ARGS) -o requirements.lock
 	@! grep -nE '^--|://' requirements.lock
 
 .PHONY: clean

