@@ -37,9 +37,11 @@ class BufferFile:
     done: bytearray | None = None
     """One byte an event: whether it needs no replay any more; None: nothing is done."""
     left: int = field(init=False)
+    stream: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.left = self.events
+        self.stream = names.stream_of(self.name) or ""
 
     @property
     def name(self) -> str:

@@ -121,7 +121,7 @@ class Spool:
             async with self.working:
                 if file in self.files:  # nobody discarded it meanwhile
                     for address, count in (await asyncio.to_thread(_waiting_in, file)).items():
-                        self._count(address, count)
+                        self._count(file.stream, address, count)
                     file.is_counted = True
         self.gate.is_known = True
 
@@ -139,7 +139,7 @@ class Spool:
     async def append(self, parts: Parts) -> None:
         """Returns once all of it is durable; SpoolFullError: nothing was accepted."""
         lines, size = self._lines(parts)
-        self._take_in(parts, size, self._open[names.FAILOVER], 1)
+        self._take_in(names.FAILOVER, parts, size, 1)
         waiter = self._journal.write(lines)
         waiter.add_done_callback(partial(self._written, parts, size))
         # Whoever stops waiting changes nothing: the lines are written all the same.
@@ -150,7 +150,7 @@ class Spool:
         if waiter.exception() is None:
             self.accepted += total
         else:
-            self._take_in(parts, -size, self._open[names.FAILOVER], -1)
+            self._take_in(names.FAILOVER, parts, -size, -1)
             self.refused += total
 
     def accept(self, parts: Parts) -> None:
@@ -161,7 +161,7 @@ class Spool:
         except SpoolFullError:
             self.refused += len(lines)
             raise
-        self._take_in(parts, size, self._open[names.QOS0], 1)
+        self._take_in(names.QOS0, parts, size, 1)
         self.accepted += len(lines)
 
     async def _write_qos0(self, lines: list[bytes]) -> None:
@@ -196,19 +196,21 @@ class Spool:
                 f"{config.age_max_s:.0f} s"
             )
 
-    def _take_in(self, parts: Parts, size: int, opened: _Open, sign: int) -> None:
+    def _take_in(self, stream: str, parts: Parts, size: int, sign: int) -> None:
+        opened = self._open[stream]
         total = 0
         for address, part in parts:
             total += len(part)
-            self._count(address, sign * len(part))
+            self._count(stream, address, sign * len(part))
         if not opened.events:
             opened.oldest_ms = self._now_ms()
         opened.events += sign * total
         self.pending += sign * total
         self.bytes += size
 
-    def _count(self, address: Address, count: int) -> None:
-        self.gate.add(address, count)
+    def _count(self, stream: str, address: Address, count: int) -> None:
+        if stream == names.FAILOVER:  # whoever pushes with qos 0 asks for no place in the order
+            self.gate.add(address, count)
         self.by_queue[address.org, address.queue] += count
 
     def _completed(self, opened: _Open, files: list[BufferFile]) -> None:
@@ -235,7 +237,7 @@ class Spool:
         gone = Counter(address for index, address in done if file.finish(index))
         for address, count in gone.items() if file.is_counted else ():
             if address is not None:
-                self._count(address, -count)
+                self._count(file.stream, address, -count)
         self.pending -= gone.total()
         return gone.total()
 
@@ -336,7 +338,7 @@ class Spool:
         await asyncio.to_thread(disk.remove, file.path)
         gone, file.left = file.left, 0
         for address, count in waiting.items() if file.is_counted else ():
-            self._count(address, -count)
+            self._count(file.stream, address, -count)
         self.pending -= gone
         self._forget(file)
         return gone

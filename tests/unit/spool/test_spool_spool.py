@@ -220,6 +220,20 @@ def _refuse(*_, **__):
     raise PermissionError
 
 
+async def test_qos_0_holds_nobody_back(opened, push):
+    """In memory, in a file and after a restart; and what it shares a lane with stays held."""
+    async with opened() as spool:
+        spool.accept(push(1))
+        assert (spool.gate.holds(A), dict(spool.by_queue)) == (False, {("default", "orders"): 1})
+        await spool._behind.close()
+    async with opened() as spool:
+        assert (spool.pending, spool.gate.holds(A)) == (1, False)
+        await spool.append(push(2))
+        [file] = spool.files
+        assert spool.finish(file, [(0, A)]) == 1
+        assert counts(spool) == (1, {"orders": 1}, True)
+
+
 async def test_files_stand_in_the_order_in_which_they_were_begun(opened, push):
     """Of both streams, also when an older one is completed later."""
     async with opened(max_batch=1) as spool:
