@@ -12,16 +12,13 @@ SCHEMA = """
     seq BIGINT, doubt BOOLEAN, crc BIGINT
 """
 CRC = r'^(.*),"crc":(\d{1,10})\}$'
+FILES = {"pathGlobFilter": "*_*.buf{,.tmp}", "lineSep": "\n"}
 
 
 def events(spark: SparkSession, folder: str, schema: str = SCHEMA) -> DataFrame:
-    """The events of the complete files; their order is by (file, seq)."""
-    return (
-        spark.read.schema(schema)
-        .options(pathGlobFilter="*.buf", lineSep="\n")
-        .json(folder)
-        .withColumn("file", F.col("_metadata.file_name"))
-    )
+    """The events of all files; their order is by (file, seq)."""
+    found = spark.read.schema(schema).options(**FILES).json(folder)
+    return found.withColumn("file", F.col("_metadata.file_name"))
 
 
 def waiting(found: DataFrame) -> DataFrame:
@@ -33,7 +30,7 @@ def waiting(found: DataFrame) -> DataFrame:
 
 def damaged(spark: SparkSession, folder: str) -> DataFrame:
     """The lines whose checksum does not hold."""
-    texts = spark.read.options(pathGlobFilter="*.buf", lineSep="\n").text(folder)
+    texts = spark.read.options(**FILES).text(folder)
     before = F.regexp_extract("value", CRC, 1)
     told = F.regexp_extract("value", CRC, 2).try_cast("BIGINT")
     is_whole = F.crc32(F.encode(before, "UTF-8")).eqNullSafe(told)

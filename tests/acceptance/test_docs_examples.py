@@ -24,7 +24,8 @@ PAGES = [ROOT / "README.md", ROOT / "docs/start.md", *sorted((ROOT / "docs/guide
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 RUNNABLE = {"bash", "python", "sql"}
 DOCUMENTED = "http://127.0.0.1:6632"
-BLOCK_S = 60
+BLOCK_S = 120
+QUIET = "--conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false pyspark-shell"
 START_S = 60
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -59,7 +60,7 @@ def blocks_of(page: Path) -> list[Block]:
 class Surroundings:
     """A folder with a broker in it, as a reader would have it: `spillway serve`, then the rest."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spark_environment: dict[str, str]) -> None:
         self.folder = folder
         self.tools = folder / "tools"
         self.tools.mkdir()
@@ -67,8 +68,10 @@ class Surroundings:
         kept = {name: value for name, value in os.environ.items() if "SPILLWAY" not in name}
         self.environment = {
             **kept, "PATH": os.pathsep.join(programs), "NO_COLOR": "1", "COLUMNS": "200",
+            **spark_environment, "PYSPARK_SUBMIT_ARGS": QUIET,
         }  # fmt: skip
         self._provide_curl()
+        self._provide("jq", JQ)
         self.log = folder / "broker.log"
         self.url = DOCUMENTED
         with self.log.open("wb") as log:
@@ -90,8 +93,11 @@ class Surroundings:
             found = re.match(r"curl (\d+)\.(\d+)", version.stdout)
             if found and (int(found[1]), int(found[2])) >= (7, 82):
                 return
-        path = self.tools / "curl"
-        path.write_text(f"#!{sys.executable}\n{CURL}")
+        self._provide("curl", CURL)
+
+    def _provide(self, name: str, program: str) -> None:
+        path = self.tools / name
+        path.write_text(f"#!{sys.executable}\n{program}")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     def run(self, block: Block) -> str:
@@ -166,12 +172,45 @@ except urllib.error.HTTPError as error:
 """
 
 
+# jq itself, as far as the pages use its command line: the engine is jq's own, from a wheel.
+JQ = r"""
+import json, sys
+import jq
+flags, given, words = set(), {}, []
+rest = iter(sys.argv[1:])
+for word in rest:
+    if word == "--arg":
+        name = next(rest)
+        given[name] = next(rest)
+    elif word.startswith("-"):
+        flags |= set(word[1:])
+    else:
+        words.append(word)
+assert flags <= set("cRr"), f"the stand-in for jq does not know {flags}"
+program = jq.compile(words[0], args=given)
+texts = [open(name, encoding="utf-8").read() for name in words[1:]] or [sys.stdin.read()]
+for text in texts:
+    if "R" in flags:
+        found = [out for line in text.splitlines() for out in program.input_value(line)]
+    else:
+        found = program.input_text(text)
+    for value in found:
+        if "r" in flags and isinstance(value, str):
+            print(value)
+        else:
+            layout = {"separators": (",", ":")} if "c" in flags else {"indent": 2}
+            print(json.dumps(value, ensure_ascii=False, **layout))
+"""
+
+
 @pytest.fixture
 def surroundings(
-    tmp_path: Path, eventually: Callable[[Callable[[], object], float], None]
+    tmp_path: Path,
+    spark_environment: dict[str, str],
+    eventually: Callable[[Callable[[], object], float], None],
 ) -> Iterator[Surroundings]:
     """A broker for one page."""
-    made = Surroundings(tmp_path)
+    made = Surroundings(tmp_path, spark_environment)
     try:
         eventually(made.is_listening, START_S)
         yield made

@@ -1,8 +1,6 @@
 """One Spark for all tests of this folder: local, small, on the Java of the test run."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
@@ -17,18 +15,16 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Its life is short: what compiles quickly and with few threads costs it least."""
 
 
 @pytest.fixture(scope="session")
-def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(
+    spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     """The session of this run; to start a second one would cost as many seconds again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_HOME", str(java_home))
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        patch.setenv("SPARK_SUBMIT_OPTS", JVM)
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        for name, value in spark_environment.items():
+            patch.setenv(name, value)
         patch.delenv("SPARK_HOME", raising=False)
         warehouse = str(tmp_path_factory.mktemp("warehouse"))
         builder = SparkSession.builder.master("local[2]").appName("spillway")

@@ -226,8 +226,8 @@ def test_a_torn_line_spoils_itself_only(reader, spark, spooled, at):
     assert rows(reader.damaged(spark, str(folder))) == [(path.name, torn.decode())]
 
 
-def test_only_what_is_complete_and_waits_is_read(reader, spark, spooled):
-    """Neither a file that is being written nor what was set aside."""
+def test_what_waits_is_read_and_nothing_else(reader, spark, spooled):
+    """The file that is being written too; not what was set aside, nor what stands beside it."""
 
     async def fill(pushes: Pushes) -> None:
         await eight_orders(pushes)
@@ -237,11 +237,11 @@ def test_only_what_is_complete_and_waits_is_read(reader, spark, spooled):
 
     folder = spooled(fill)
     last = files_of(folder)[-1]
+    (folder / f"{last.name}.new").write_bytes(last.read_bytes())
+    (folder / "actions.jsonl").write_text('{"at":"2026-01-01T12:00:00Z","verb":"hold"}\n')
     last.rename(f"{last}.tmp")
-    assert reader.events(spark, str(folder)).count() == 6
-    schema = reader.SCHEMA.replace(
-        "crc BIGINT",
-        "error STRUCT<code: STRING, message: STRING, hint: STRING>, failed_at TIMESTAMP,crc BIGINT",
-    )
-    aside = reader.events(spark, str(folder / "failed"), schema)
-    assert rows(aside.select("transaction_id", "error.code")) == [("t-1", "queue_not_found")]
+    assert reader.events(spark, str(folder)).count() == 8
+    aside = "error STRUCT<code: STRING, message: STRING, hint: STRING>, failed_at TIMESTAMP,"
+    schema = reader.SCHEMA.replace("crc BIGINT", f"{aside} crc BIGINT")
+    found = reader.events(spark, str(folder / "failed"), schema)
+    assert rows(found.select("transaction_id", "error.code")) == [("t-1", "queue_not_found")]

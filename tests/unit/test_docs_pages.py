@@ -80,7 +80,7 @@ def test_a_decision_is_a_page_with_the_same_headings(decision):
     assert len(text.splitlines()) <= DECISION_LINES_MAX
 
 
-@pytest.mark.parametrize("decision", DECISIONS[1:5], ids=name_of)
+@pytest.mark.parametrize("decision", [*DECISIONS[1:5], *DECISIONS[12:15]], ids=name_of)
 def test_a_decision_by_measurement_says_how_to_repeat_it(decision):
     """By a scenario of the bench that exists, or a script that does."""
     text = decision.read_text()
@@ -100,10 +100,13 @@ def test_decisions_are_numbered_without_gaps():
         assert path.read_text().startswith(f"# {path.name[:4]} ")
 
 
-def test_the_readme_shows_the_example():
-    """The code of the README is examples/orders.py, word for word."""
-    example = (ROOT / "examples/orders.py").read_text().split('"""', 2)[2].strip()
-    assert f"```python\n{example}\n```" in (ROOT / "README.md").read_text()
+@pytest.mark.parametrize(
+    ("page", "program"), [("README.md", "orders.py"), ("docs/guides/spool.md", "spool_spark.py")]
+)
+def test_a_page_shows_its_example(page, program):
+    """The code of the page is the file in examples/, word for word."""
+    example = (ROOT / "examples" / program).read_text().split('"""', 2)[2].strip()
+    assert f"```python\n{example}\n```" in (ROOT / page).read_text()
 
 
 def test_the_routing_vectors_hold():
