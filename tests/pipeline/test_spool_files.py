@@ -13,15 +13,16 @@ from msgspec import Raw
 from pyspark.sql import functions as F
 
 from spillway import wire
-from spillway.broker.append import Arrivals
-from spillway.broker.breaker import Breaker
-from spillway.broker.buffering import Buffering
-from spillway.spool.event import Address, Event, Trouble, failed, read
-from spillway.spool.spool import Spool, SpoolConfig
+from spillway.broker.service import Broker
+from spillway.settings import Settings
+from spillway.spool.event import Event, Trouble, failed, read
+from spillway.wiring import running_broker
 
 ROOT = Path(__file__).parents[2]
+NOBODY = "postgresql://127.0.0.1:1/nobody"
 EVENTS_PER_FILE = 3
-START = datetime(2026, 1, 1, 11, 59, 59, 250_000, tzinfo=UTC)
+START = datetime(2040, 1, 1, 11, 30, tzinfo=UTC)
+"""The clock of a broker never goes back: a time that has not come yet."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -37,44 +38,39 @@ def reader():
 
 
 class Pushes:
-    """Pushes to a spool in a folder, on a clock that the test moves."""
+    """Pushes to a broker whose PostgreSQL is away; the test sets its clock."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, broker: Broker, folder: Path) -> None:
+        self.broker = broker
         self.folder = folder
-        self.spool = Spool(SpoolConfig(folder, events_per_file=EVENTS_PER_FILE), self.now_ms)
-        self.now = START
-        self._buffering = Buffering(self.spool, Breaker(), self.now_ms)
         self._count = 0
+        self.begin(START)
 
-    def now_ms(self) -> int:
-        return int(self.now.timestamp() * 1000)
+    def begin(self, at: datetime) -> None:
+        self.broker.clock.anchor(at.timestamp())
 
     async def push(self, payload: Any, queue: str = "orders", partition: str = "a", **item: Any):
-        """One push, as it comes in while PostgreSQL is away."""
         self._count += 1
         given = payload if isinstance(payload, bytes | Raw) else Raw(msgspec.json.encode(payload))
-        arrivals = Arrivals(None, Address("default", queue, partition))
-        pushed = wire.PushItem(queue, given, partition, **item)
-        arrivals.add(0, pushed, bytes(given), f"t-{self._count}")
-        results = [None]
-        await self._buffering.buffer([arrivals], results)
-        assert results[0].status == "buffered"
+        pushed = wire.PushItem(queue, given, partition, transaction_id=f"t-{self._count}", **item)
+        (result,) = await self.broker.push("default", [pushed])
+        assert result.status == "buffered"
 
 
 @pytest.fixture
 def spooled(tmp_path):
-    """Runs pushes into a spool, closes it and returns its folder: `spooled(fill)`."""
+    """Runs pushes into a spool, ends it and returns its folder: `spooled(fill)`."""
 
     def spooled(fill):
-        pushes = Pushes(tmp_path / "spool")
+        folder = tmp_path / "spool"
+        settings = Settings(file_buffer_dir=folder, file_buffer_events_per_file=EVENTS_PER_FILE)
 
         async def run() -> None:
-            await pushes.spool.open()
-            await fill(pushes)
-            await pushes.spool.close()
+            async with running_broker(NOBODY, settings) as broker:
+                await fill(Pushes(broker, folder))
 
         asyncio.run(run())
-        return pushes.folder
+        return folder
 
     return spooled
 
@@ -91,7 +87,6 @@ async def eight_orders(pushes: Pushes) -> None:
     """Of two customers, in three files."""
     for number in range(1, 9):
         await pushes.push({"order": number}, partition="ab"[number % 2])
-        pushes.now += timedelta(milliseconds=100)
 
 
 def test_it_runs_on_the_java_of_the_wheel(spark):
@@ -123,13 +118,14 @@ def test_what_waits_is_counted_by_queue_and_hour(reader, spark, spooled):
 
     async def fill(pushes: Pushes) -> None:
         await eight_orders(pushes)
+        pushes.begin(START + timedelta(hours=1))
         await pushes.push("hello", queue="mail")
 
     folder = spooled(fill)
     found = reader.waiting(reader.events(spark, str(folder)))
     assert rows(found.withColumn("hour", F.col("hour").cast("STRING"))) == [
-        ("default", "mail", "2026-01-01 12:00:00", 1),
-        ("default", "orders", "2026-01-01 11:00:00", 8),
+        ("default", "mail", "2040-01-01 12:00:00", 1),
+        ("default", "orders", "2040-01-01 11:00:00", 8),
     ]
 
 
@@ -180,12 +176,12 @@ def test_what_was_decided_at_the_door_is_read(reader, spark, spooled):
         )
 
     found = reader.events(spark, str(spooled(fill)))
-    times = [F.unix_millis(name) for name in ("accepted_at", "deliver_at", "expires_at")]
-    start_ms = int(START.timestamp() * 1000)
+    accepted, due, end = map(F.unix_millis, ("accepted_at", "deliver_at", "expires_at"))
     assert rows(found.select("key", "headers", "namespace", "task", "priority", "doubt")) == [
         ("k", {"a": "b"}, "shop", "orders", 2, None)
     ]
-    assert rows(found.select(*times)) == [(start_ms, start_ms + 1_000, start_ms + 60_000)]
+    assert rows(found.select(due - accepted, end - accepted)) == [(1_000, 60_000)]
+    assert rows(found.select(accepted >= int(START.timestamp() * 1000))) == [(True,)]
 
 
 def test_sound_files_have_no_damaged_line(reader, spark, spooled):
@@ -233,7 +229,7 @@ def test_what_waits_is_read_and_nothing_else(reader, spark, spooled):
         await eight_orders(pushes)
         event = read(files_of(pushes.folder)[0].read_bytes().splitlines()[0])
         aside = failed(event, Trouble("queue_not_found", "no queue", "make it"), START)
-        pushes.spool.quarantine.add(files_of(pushes.folder)[0].name, [aside])
+        pushes.broker.spool.quarantine.add(files_of(pushes.folder)[0].name, [aside])
 
     folder = spooled(fill)
     last = files_of(folder)[-1]
