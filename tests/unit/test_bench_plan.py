@@ -23,7 +23,10 @@ def test_a_plan_survives_its_way_through_json():
         ({"producers": 0}, "needs producers or consumers"),
         ({"messages": 0}, "never end"),
         ({"producers": 0, "consumers": 1}, "`waiting`"),
-        ({"producers": 0, "consumers": 1, "waiting": 1, "rate": 5.0}, "rate needs producers"),
+        (
+            {"producers": 0, "consumers": 1, "waiting": [{"batches": 1}], "rate": 5.0},
+            "rate needs producers",
+        ),
         ({"batch": 0}, ">= 1"),
         ({"batch": 10_001}, "<= 10000"),
         ({"payload_bytes": 20}, ">= 64"),
