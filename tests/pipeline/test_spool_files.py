@@ -16,6 +16,7 @@ from spillway import wire
 from spillway.broker.service import Broker
 from spillway.settings import Settings
 from spillway.spool.event import Event, Trouble, failed, read
+from spillway.spool.folder import erase
 from spillway.wiring import running_broker
 
 ROOT = Path(__file__).parents[2]
@@ -220,6 +221,14 @@ def test_a_torn_line_spoils_itself_only(reader, spark, spooled, at):
     assert found.where(~spoilt).count() == 7
     assert rows(found.where(spoilt).select("_corrupt_record", "seq")) == [(torn.decode(), None)]
     assert rows(reader.damaged(spark, str(folder))) == [(path.name, torn.decode())]
+
+
+def test_a_line_that_was_taken_out_is_no_damage(reader, spark, spooled):
+    """Blanks stand in its place: no event, and nothing to worry about."""
+    folder = spooled(eight_orders)
+    erase(files_of(folder)[1], {0})
+    assert reader.events(spark, str(folder)).count() == 7
+    assert rows(reader.damaged(spark, str(folder))) == []
 
 
 def test_what_waits_is_read_and_nothing_else(reader, spark, spooled):
