@@ -12,6 +12,7 @@ from spillway.broker.append import error_detail
 from spillway.broker.facts import LaneFacts
 from spillway.broker.handover import Bite, Handover, Spooled, bites, is_ours
 from spillway.core.errors import (
+    CommitRefusedError,
     DamagedLineError,
     QueueFullError,
     SpillwayError,
@@ -141,7 +142,8 @@ class Carrier:
             self.held[lane.lane_id] = Held(lane, Trouble(error.code, error.message, error.hint))
         if polite:
             await self._reap(file)
-            await asyncio.sleep((loop.time() - started_s) * self._pause_share)
+            share = self._pause_share if self._is_live() else 0
+            await asyncio.sleep((loop.time() - started_s) * share)
         else:
             await asyncio.sleep(0)
 
@@ -169,7 +171,7 @@ class Carrier:
             await bite.ticket
         except SpillwayError as error:
             self._handover.forget_mark(bite.lane)
-            if is_ours(error):
+            if not _is_refusal(error):
                 raise
             await self._blame(file, bite, error)
             return
@@ -193,11 +195,10 @@ class Carrier:
 
     async def _blame(self, file: BufferFile, bite: Bite, error: SpillwayError) -> None:
         """PostgreSQL refuses something in it for good: find out which event it is."""
-        if not bite.apart:
+        if not bite.apart or error.transient:
             self._suspects.add(bite.lane.lane_id)
             raise ReplayInterruptedError(f"one event of a commit: {error.message}")
         await self.set_aside(file, [_failed(bite.events[0], error_trouble(error))])
-        raise ReplayInterruptedError(f"an event was set aside: {error.message}")
 
     async def _abandon(self, file: BufferFile) -> None:
         """Whatever landed is done; the rest is looked at again."""
@@ -205,8 +206,10 @@ class Carrier:
             bite = self._under_way.popleft()
             try:
                 await bite.ticket
-            except SpillwayError:
+            except SpillwayError as error:
                 self._handover.forget_mark(bite.lane)
+                if _is_refusal(error):
+                    self._suspects.add(bite.lane.lane_id)
             else:
                 await self._landed(file, bite)
 
@@ -231,6 +234,11 @@ class Carrier:
             )
         done = [(index, address) for index, address, _ in records]
         self._spool.quarantined += self._spool.finish(file, done)
+
+
+def _is_refusal(error: SpillwayError) -> bool:
+    """Whether PostgreSQL took offence at something in the commit."""
+    return isinstance(error, CommitRefusedError) or not is_ours(error)
 
 
 def _is_full(code: str) -> bool:

@@ -5,7 +5,11 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from spillway.broker.lanes import LaneEntry
-from spillway.core.errors import DatabaseUnavailableError
+from spillway.core.errors import (
+    CommitRefusedError,
+    DatabaseUnavailableError,
+    SpillwayError,
+)
 from spillway.log.writer import Commit
 
 
@@ -50,6 +54,13 @@ class Draft:
                 waiter.set_exception(error)
                 # Whoever waited may have left; that is no reason for a warning about the future.
                 waiter.exception()
+
+    def refuse(self, error: SpillwayError) -> None:
+        """PostgreSQL refuses something in it for good. Whoever was alone in it is to blame; the
+        others are told to try again.
+        """
+        alone = len(self.waiters) == 1 or error.transient
+        self.fail(error if alone else CommitRefusedError())
 
     def fail_unknown(self) -> None:
         """Nobody can say whether it is in the log."""
@@ -102,7 +113,11 @@ class Drafts:
             self.seal()
         return self._sealed.popleft()
 
-    def fail(self, error: Exception) -> None:
-        """None of those that are not out will be written."""
+    def fail(self, error: Exception) -> list[LaneEntry]:
+        """None of those that are not out will be written; the lanes that they had changed."""
+        touched: list[LaneEntry] = []
         while self:
-            self.take().fail(error)
+            draft = self.take()
+            draft.fail(error)
+            touched += draft.touched.values()
+        return touched

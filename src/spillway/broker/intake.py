@@ -18,6 +18,7 @@ from spillway.core.errors import (
     InvalidNameError,
     NotOwnerError,
     QueueNotFoundError,
+    ShardReloadingError,
     SpillwayError,
 )
 from spillway.core.routing import DEFAULT_PARTITION, partition_of
@@ -120,10 +121,12 @@ class Intake:
         return tickets
 
     def _is_away(self, error: SpillwayError) -> bool:
-        """Whether it failed because PostgreSQL is away, so that the spool takes it."""
+        """Whether the spool takes it: PostgreSQL is away, or refused it with others."""
         if isinstance(error, DatabaseUnavailableError):
             self._breaker.trip(error)
             return True
+        if isinstance(error, ShardReloadingError):
+            return True  # the replay finds out what PostgreSQL refuses, one message at a time
         # What was lost with the database is not lost to another broker.
         return self._breaker.is_open and isinstance(error, NotOwnerError | DatabasePermissionError)
 

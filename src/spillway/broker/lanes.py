@@ -1,6 +1,7 @@
 """Lanes in memory: what a shard keeps of each, and how it comes back from the log."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -93,6 +94,37 @@ class LaneEntry:
     def frontier(self) -> int:
         """Everything up to here was handed out to every group."""
         return min((g.state.frontier for g in self.groups.values() if g.state.exists), default=0)
+
+
+class Loader:
+    """Reads lanes, each of them once, however many ask for it at a time."""
+
+    def __init__(self, database: Database, budgets: dict[int, Budget]) -> None:
+        self._database = database
+        self._budgets = budgets
+        self._loading: dict[int, asyncio.Future[None]] = {}
+
+    async def load(
+        self,
+        lanes: list[LaneFacts],
+        known: Mapping[int, LaneEntry],
+        admit: Callable[[list[LaneEntry]], None],
+    ) -> None:
+        """Have those read that are not known, and admitted."""
+        # Whoever is reading some of them may fail or be cancelled: what is missing then is ours.
+        while others := {self._loading[f.lane_id] for f in lanes if f.lane_id in self._loading}:
+            await asyncio.wait(others)
+        missing = [lane for lane in lanes if lane.lane_id not in known]
+        if not missing:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loading.update((lane.lane_id, done) for lane in missing)
+        try:
+            admit(await load_lanes(self._database, missing, self._budgets))
+        finally:
+            for lane in missing:
+                self._loading.pop(lane.lane_id, None)
+            done.set_result(None)
 
 
 async def load_lanes(

@@ -11,6 +11,7 @@ from spillway.broker.duty import Duty
 from spillway.broker.facts import LaneFacts
 from spillway.broker.handover import Handover, Spooled, bites, is_ours
 from spillway.core.errors import (
+    CommitRefusedError,
     DatabaseUnavailableError,
     SpillwayError,
     SpoolFileNotFoundError,
@@ -22,6 +23,8 @@ from spillway.spool.spool import Spool
 
 log = structlog.get_logger(__name__)
 
+Outcome = tuple[Spooled, Trouble | None]
+"""An event, and what is wrong with it; None: it is in the log."""
 FILES_A_ROUND = 20
 """The next round goes on behind them: a thousand files of poison must not cost a thousand reads."""
 
@@ -37,6 +40,8 @@ class Revival(Duty):
         self._handover = handover
         self._breaker = breaker
         self._behind = ("", "")
+        self._turn = self._lap = 0
+        self._dares = False
         self.revived = 0
 
     async def run_once(self) -> int:
@@ -49,28 +54,36 @@ class Revival(Duty):
         # Oldest first, where one round is enough: what they wait for may be there since a moment.
         chosen = files if len(files) <= FILES_A_ROUND else later[:FILES_A_ROUND]
         self._behind = disk.age(chosen[-1]) if chosen else ("", "")
+        self._dares = False
+        self._turn += 1
+        self._lap, turn = divmod(self._turn, max(1, len(chosen)))
         try:
-            for file in chosen:
+            for at, file in enumerate(chosen):
+                self._dares = self._dares or at == turn
                 async with spool.working:
-                    await self.retry(file)
+                    await self._retry(file, None, sparing=True)
         except DatabaseUnavailableError as error:
             self._breaker.trip(error)
         return self.revived - before
 
     async def retry(self, file: str, line: int | None = None) -> None:
         """Try all events of a file, or that of one line; the caller holds `working`."""
+        await self._retry(file, line, sparing=False)
+
+    async def _retry(self, file: str, line: int | None, *, sparing: bool) -> None:
         if self._spool.hold is None:
             with suppress(SpoolFileNotFoundError):  # somebody discarded it meanwhile
-                await self._retry_file(file, line)
+                await self._retry_file(file, line, sparing=sparing)
 
-    async def _retry_file(self, file: str, line: int | None) -> None:
+    async def _retry_file(self, file: str, line: int | None, *, sparing: bool) -> None:
         records = await asyncio.to_thread(self._spool.quarantine.read, file)
         chosen = [
             (at, _again(record))
             for at, record in enumerate(records)
             if isinstance(record, FailedEvent) and line in (None, at + 1)
         ]
-        gone, troubles = await self._try(chosen)
+        suspects = {at for at, _ in chosen if _was_refused(records[at])}
+        gone, troubles = await self._try(chosen, suspects, sparing=sparing)
         self._spool.reached("mid_revival")
         left = {mark(record) for at in gone if (record := records[at]) is not None}
         await self._spool.forget_origin(file, left)
@@ -82,30 +95,48 @@ class Revival(Duty):
         if gone:
             log.info("spool_events_revived", file=file, events=len(gone))
 
-    async def _try(self, chosen: list[tuple[int, Event]]) -> tuple[set[int], dict[int, Trouble]]:
+    async def _try(
+        self, chosen: list[tuple[int, Event]], suspects: set[int], *, sparing: bool
+    ) -> tuple[set[int], dict[int, Trouble]]:
         """Those that are in the log now, and what is wrong with the others."""
         found = await self._handover.sort(chosen)
-        troubles = {s.index: error_trouble(error) for s, error in found.refused}
-        gone: set[int] = set()
+        outcomes: list[Outcome] = [(s, error_trouble(error)) for s, error in found.refused]
+        suspected: list[tuple[LaneFacts, Spooled]] = []
         for lane, spooled in found.lanes.values():
             wanted, stored = await self._handover.split(lane, spooled, None)
-            gone.update(s.index for s in stored)
-            for some in bites(wanted, self._spool.config.max_batch):
-                for s, trouble in await self._give(lane, some):
-                    if trouble is None:
-                        gone.add(s.index)
-                    else:
-                        troubles[s.index] = trouble
-        return gone, troubles
+            outcomes += [(s, None) for s in stored]
+            suspected += [(lane, s) for s in wanted if s.index in suspects]
+            plain = [s for s in wanted if s.index not in suspects]
+            for some in bites(plain, self._spool.config.max_batch):
+                outcomes += await self._give(lane, some)
+        outcomes += await self._try_suspects(suspected, sparing=sparing)
+        gone = {s.index for s, trouble in outcomes if trouble is None}
+        return gone, {s.index: trouble for s, trouble in outcomes if trouble is not None}
+
+    async def _try_suspects(
+        self, suspected: list[tuple[LaneFacts, Spooled]], *, sparing: bool
+    ) -> list[Outcome]:
+        """What PostgreSQL refused before. Each refusal throws away what others have decided
+        meanwhile, so the first one ends it for this round; the next round begins with another.
+        """
+        outcomes: list[Outcome] = []
+        first = self._lap % max(1, len(suspected)) if sparing else 0
+        for lane, one in suspected[first:] + suspected[:first]:
+            if sparing and not self._dares:
+                break
+            found = await self._give(lane, [one], apart=True)
+            outcomes += found
+            self._dares = all(trouble is None for _, trouble in found)
+        return outcomes
 
     async def _give(
         self, lane: LaneFacts, some: list[Spooled], *, apart: bool = False
-    ) -> list[tuple[Spooled, Trouble | None]]:
+    ) -> list[Outcome]:
         bite = await self._handover.bite(lane, some, None, apart=apart)
         try:
             await bite.ticket
         except SpillwayError as error:
-            if is_ours(error):
+            if is_ours(error) and (apart or not isinstance(error, CommitRefusedError)):
                 raise
             if apart:
                 return [(some[0], error_trouble(error))]
@@ -118,6 +149,11 @@ class Revival(Duty):
             (s, None if error is None else Trouble(error.code, error.message, error.hint))
             for s, error in zip(some, errors, strict=True)
         ]
+
+
+def _was_refused(record: Failed | None) -> bool:
+    """Whether it was PostgreSQL that would not have it."""
+    return record is not None and record.error.code == SpillwayError.code
 
 
 def _again(record: FailedEvent) -> Event:

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -20,13 +21,14 @@ from spillway.broker.aftermath import FREES, count, dead_letters
 from spillway.broker.clock import Clock
 from spillway.broker.draft import Draft, Drafts
 from spillway.broker.facts import LaneFacts
-from spillway.broker.lanes import GroupEntry, LaneEntry, load_dedupe, load_lanes
+from spillway.broker.lanes import GroupEntry, LaneEntry, Loader, load_dedupe
 from spillway.core import commands as cmd
 from spillway.core import events as ev
 from spillway.core.errors import (
     DatabaseUnavailableError,
     NotOwnerError,
     OverloadedError,
+    ShardReloadingError,
     ShuttingDownError,
     SpillwayError,
 )
@@ -87,12 +89,11 @@ class Shard:
         self._database = database
         self._clock = clock
         self._config = config
-        self._budgets = budgets
+        self._loader = Loader(database, budgets)
         self._writer: Writer | None = None
         self._drafts = Drafts()
         self._work = asyncio.Event()
         self._acquiring = asyncio.Lock()
-        self._loading: dict[int, asyncio.Future[None]] = {}
         self._closing = False
         self._released = False
         self._certain_until_s = float("-inf")
@@ -215,7 +216,7 @@ class Shard:
         self.check_owned()
         epoch = self.epoch
         if any(lane.lane_id not in self.entries for lane in facts):
-            await self._load(facts)
+            await self._loader.load(facts, self.entries, partial(self._admit, epoch))
         self._check_same(epoch)
         found = [self.entries[lane.lane_id] for lane in facts if lane.lane_id in self.entries]
         for entry in found:
@@ -228,31 +229,14 @@ class Shard:
         if self.epoch != epoch:
             raise NotOwnerError(f"shard {self.shard_id} changed hands while it was read")
 
-    async def _load(self, facts: list[LaneFacts]) -> None:
-        # Whoever is reading some of them may fail or be cancelled: what is missing then is ours.
-        while others := {self._loading[f.lane_id] for f in facts if f.lane_id in self._loading}:
-            await asyncio.wait(others)
-        missing = [lane for lane in facts if lane.lane_id not in self.entries]
-        if missing:
-            await self._load_fresh(missing)
-
-    async def _load_fresh(self, facts: list[LaneFacts]) -> None:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._loading.update((lane.lane_id, done) for lane in facts)
-        epoch = self.epoch
-        try:
-            loaded = await load_lanes(self._database, facts, self._budgets)
-            # A shard that was lost meanwhile has another writer: what was read may be old.
-            if self.owned and self.epoch == epoch:
-                for entry in loaded:
-                    entry.used_ms = self._clock.now_ms()
-                    self.entries[entry.facts.lane_id] = entry
-                    self.fallbacks += entry.fallbacks
-                    self.set_alarm(entry)
-        finally:
-            for lane in facts:
-                self._loading.pop(lane.lane_id, None)
-            done.set_result(None)
+    def _admit(self, epoch: int, loaded: list[LaneEntry]) -> None:
+        # A shard that was lost meanwhile has another writer: what was read may be old.
+        if self.owned and self.epoch == epoch:
+            for entry in loaded:
+                entry.used_ms = self._clock.now_ms()
+                self.entries[entry.facts.lane_id] = entry
+                self.fallbacks += entry.fallbacks
+                self.set_alarm(entry)
 
     async def know_recent(self, entry: LaneEntry, as_of_ms: int) -> None:
         """Have the dedupe window of a lane at hand, as it was at that moment."""
@@ -271,10 +255,11 @@ class Shard:
         return CheckpointItem(entry.facts.lane_id, group, target.seq, target.state.trim, data)
 
     def evict(self, entry: LaneEntry) -> None:
-        """Forget an idle lane; it comes back from its checkpoint."""
+        """Forget a lane; it comes back from the log."""
         entry.dead = True
         entry.window.clear()
-        self.entries.pop(entry.facts.lane_id, None)
+        if self.entries.get(entry.facts.lane_id) is entry:
+            del self.entries[entry.facts.lane_id]
 
     # ------------------------------------------------------------ decisions
 
@@ -465,10 +450,21 @@ class Shard:
         draft.resolve()
         self.on_counts(draft.counts.items())
 
+    def _undo(self, draft: Draft, error: SpillwayError) -> None:
+        """PostgreSQL said no: what was decided in this commit and behind it is thrown away."""
+        behind = self._drafts.fail(ShardReloadingError())
+        for entry in (*draft.touched.values(), *behind):
+            self.evict(entry)
+        draft.refuse(error)
+        self.on_acquired(self.shard_id)
+
     async def _recover(self, draft: Draft, cause: Exception, epoch: int, commit_seq: int) -> None:
         """A commit's outcome is unknown: ask the log, whose `commit_seq` knows, then answer."""
         error = classify(cause)
         log.warning("commit_failed", shard=self.shard_id, error=repr(cause))
+        if getattr(cause, "sqlstate", None) and not error.transient and self.epoch == epoch:
+            self._undo(draft, error)
+            return
         if isinstance(error, DatabaseUnavailableError):
             self.on_away(error)
         if self.epoch == epoch:
@@ -483,7 +479,7 @@ class Shard:
             draft.fail_unknown()
             return
         if self.commit_seq < commit_seq:
-            draft.fail(error)
+            draft.refuse(error)
         elif self.epoch == epoch + 1:
             self._landed(draft)
         else:

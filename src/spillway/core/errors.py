@@ -210,6 +210,21 @@ class NotOwnerError(SpillwayError):
     hint = "try again after Retry-After; GET /v1/topology names the owner"
 
 
+class ShardReloadingError(SpillwayError):
+    """A commit before this one was refused; this one was not tried."""
+
+    code = "shard_reloading"
+    status = 503
+    transient = True
+    hint = "try again after Retry-After; nothing of it is stored"
+
+
+class CommitRefusedError(ShardReloadingError):
+    """PostgreSQL refused the commit, for this or for something else in it."""
+
+    code = "commit_refused"
+
+
 class ShuttingDownError(SpillwayError):
     """The broker is shutting down."""
 

@@ -92,7 +92,8 @@ class Writer:
     ) -> bool:
         """Write it all. False: the fence did not let it through, nothing was written.
 
-        After any exception the outcome is unknown and this writer is of no more use.
+        After any exception but a refusal, which has an SQLSTATE that is not transient, the outcome
+        is unknown and this writer is of no more use.
         """
         params = [
             pg.int4(shard_id),

@@ -18,7 +18,8 @@ RETRY_S = 0.2
 """How soon what failed or was passed over is tried again in these tests."""
 LOG = """
     SELECT q.name, m.partition, m.version, m.transaction_id, convert_from(m.payload, 'UTF8')
-    FROM spillway.message AS m JOIN spillway.queue AS q ON q.name = m.queue
+    FROM spillway.message AS m
+    JOIN spillway.lane AS l USING (lane_id) JOIN spillway.queue AS q USING (queue_id)
     WHERE q.deleted_at IS NULL ORDER BY 1, 2, 3
 """
 
