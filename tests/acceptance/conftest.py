@@ -254,6 +254,7 @@ class Fragile:
 
     def __init__(self, server: EmbeddedPostgres, name: str) -> None:
         self.server = server
+        self.name = name
         self.url = urlunsplit(urlsplit(server.url)._replace(path=f"/{name}"))
         self._frozen: list[int] = []
         self._crowd: list[psycopg.Connection] = []
@@ -334,10 +335,63 @@ class Fragile:
                 return
             admin.execute(f"SELECT pg_terminate_backend(pid) {theirs}")
 
+    @contextlib.contextmanager
+    def small_disk(self) -> Iterator["SmallDisk"]:
+        """Keep the messages on a small disk of their own; only root may mount one."""
+        mounted = self.server.data_dir / f"small-{self.name}"
+        with SmallDisk.mounted(mounted, self.server.cluster) as disk:
+            self.execute(f"CREATE TABLESPACE small LOCATION '{mounted}'")
+            self.execute("ALTER TABLE spillway.message_batch SET TABLESPACE small")
+            yield disk
+            self.heal()
+            self.execute("ALTER TABLE spillway.message_batch SET TABLESPACE pg_default")
+            self.execute("DROP TABLESPACE small")
+
     def disperse(self) -> None:
         """Give the connections free."""
         while self._crowd:
             self._crowd.pop().close()
+
+
+class SmallDisk:
+    """A tmpfs of some MB."""
+
+    SIZE_MB = 8
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._filler = path / "filler"
+
+    @classmethod
+    @contextlib.contextmanager
+    def mounted(cls, path: Path, like: Path | None = None) -> Iterator["SmallDisk"]:
+        """Inside the block; owned as `like` is."""
+        path.mkdir()
+        size = f"size={cls.SIZE_MB}m"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(path)], check=True)
+        try:
+            if like is not None:
+                shutil.chown(path, like.stat().st_uid, like.stat().st_gid)
+                path.chmod(0o700)
+            yield cls(path)
+        finally:
+            subprocess.run(["umount", "-l", str(path)], check=True)
+            path.rmdir()
+
+    def fill(self) -> None:
+        """To the last byte."""
+        with contextlib.suppress(OSError), self._filler.open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+
+    def make_room(self) -> None:
+        """Take away what fills it."""
+        self._filler.unlink(missing_ok=True)
+
+    def remount(self, *options: str) -> None:
+        """With other options: `ro`, `rw`."""
+        words = ["mount", "-o", ",".join(("remount", *options)), str(self.path)]
+        subprocess.run(words, check=True)
 
 
 def children_of(parent: int) -> list[int]:
@@ -375,3 +429,11 @@ def fragile(
     fragile.heal()
     with psycopg.connect(_fragile_server.url, autocommit=True) as admin:
         admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Only root may mount a disk."""
+    if os.geteuid() != 0:
+        for item in items:
+            if item.get_closest_marker("root"):
+                item.add_marker(pytest.mark.skip(reason="only root may mount a disk"))
