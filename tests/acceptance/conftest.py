@@ -21,7 +21,6 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from spillway.core.errors import SpillwayError
 from spillway.log.embedded import EmbeddedPostgres
 
 SPILLWAY = Path(sys.executable).with_name("spillway")
@@ -50,6 +49,7 @@ class Served:
         self.log = folder / f"serve-{self.port}.log"
         self.starts = 0
         self.process: subprocess.Popen[bytes] | None = None
+        self._frozen: list[int] = []
         self._serve = ["serve", "--port", str(self.port), "--data", str(self.data), *arguments]
         given = {f"SPILLWAY_{name.upper()}": str(value) for name, value in settings.items()}
         kept = {k: v for k, v in os.environ.items() if not k.startswith("SPILLWAY_")}
@@ -125,8 +125,18 @@ class Served:
             return [row[0] for row in conn.execute(query, (name,))]
         return []
 
+    def freeze_postgres(self) -> None:
+        """Stop its PostgreSQL by SIGSTOP, all of it."""
+        self._frozen = freeze(self.postmaster)
+
+    def thaw_postgres(self) -> None:
+        """Let it go on where it was."""
+        thaw(self._frozen)
+        self._frozen = []
+
     def end(self) -> None:
         """End the broker, whatever it is doing."""
+        self.thaw_postgres()
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
@@ -200,15 +210,7 @@ def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
 
 
 class Patience:
-    """Waits for conditions, and counts how often a client had to try again."""
-
-    def __init__(self) -> None:
-        self.retries = 0
-
-    async def sleep(self, seconds: float) -> None:
-        """What a client calls between two attempts."""
-        self.retries += 1
-        await asyncio.sleep(seconds)
+    """Waiting, in an event loop."""
 
     async def until(self, condition: Callable[[], object], within_s: float = 30.0) -> None:
         """Poll until the condition holds."""
@@ -220,15 +222,14 @@ class Patience:
             assert time.monotonic() < deadline, f"not so within {within_s} s: {condition}"
             await asyncio.sleep(POLL_S)
 
-    async def lull(self, error: SpillwayError) -> None:
-        """After an error that no client repeats by itself."""
-        self.retries += 1
-        await asyncio.sleep(0.02)
+    async def last(self, seconds: float) -> None:
+        """How long something is to last that no condition ends: a pause, an outage."""
+        await asyncio.sleep(seconds)
 
 
 @pytest.fixture
 def patience() -> Patience:
-    """Waiting, for tests that live in an event loop."""
+    """For tests that live in an event loop."""
     return Patience()
 
 
@@ -297,19 +298,11 @@ class Fragile:
 
     def freeze(self) -> None:
         """By SIGSTOP: connections stay open, and nobody answers. A network can do that too."""
-        postmaster = self.server.pid
-        self._frozen = [postmaster]
-        os.kill(postmaster, signal.SIGSTOP)
-        self._frozen += children_of(postmaster)
-        for pid in self._frozen[1:]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+        self._frozen = freeze(self.server.pid)
 
     def thaw(self) -> None:
         """Let them go on where they were."""
-        for pid in self._frozen:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        thaw(self._frozen)
         self._frozen = []
 
     def forbid_writes(self) -> None:
@@ -392,6 +385,23 @@ class SmallDisk:
         """With other options: `ro`, `rw`."""
         words = ["mount", "-o", ",".join(("remount", *options)), str(self.path)]
         subprocess.run(words, check=True)
+
+
+def freeze(postmaster: int) -> list[int]:
+    """Stop a postmaster and all its children by SIGSTOP; their process ids."""
+    os.kill(postmaster, signal.SIGSTOP)  # first, so that it makes no more of them
+    frozen = [postmaster, *children_of(postmaster)]
+    for pid in frozen:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    return frozen
+
+
+def thaw(frozen: list[int]) -> None:
+    """Let them go on."""
+    for pid in frozen:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def children_of(parent: int) -> list[int]:

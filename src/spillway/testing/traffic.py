@@ -120,13 +120,14 @@ class Traffic:
         producers_a_route: int = 2,
         consumers_a_queue: int = 2,
         park_share: float = 0.0,
+        breath_s: float = 0.0,
         repeat: bool = True,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`queues` are made with their options first; without any, pushes make theirs.
 
-        Those with `order: partition` are held to it. Without `repeat` a push that is not answered
-        with success is an error of the traffic.
+        Those with `order: partition` are held to it. A producer takes a breath after each push;
+        without `repeat` a push that is not answered with success is an error of the traffic.
         """
         self.books = Books()
         self.retries = 0
@@ -134,6 +135,7 @@ class Traffic:
         self._queues = queues
         self._consumers_a_queue = consumers_a_queue
         self._park_share = park_share
+        self._breath_s = breath_s
         self._really_sleep = sleep
         self._repeat = repeat
         retries = PATIENT if repeat else NO_RETRIES
@@ -238,6 +240,7 @@ class Traffic:
             self.books.note_push(route.queue, results)
             statuses = frozenset(result.status for result in results)
             self.books.answers.append(Answer(now_s, now_s - began_s, statuses))
+            await asyncio.sleep(self._breath_s)
 
     async def _push(self, items: list[Item]) -> list[PushResult]:
         while True:
