@@ -147,7 +147,7 @@ class Intake:
                 else:
                     failures.append(error)
                     arrivals.fail(results, error)
-        if len(failures) == len(tickets) and not _any_accepted(results):
+        if failures and len(failures) == len(tickets) and not _any_accepted(results):
             raise failures[0]
         return doubtful
 
