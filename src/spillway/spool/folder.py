@@ -3,6 +3,7 @@
 Everything here is plain blocking file work; `Spool` calls it in threads.
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Container, Iterator
@@ -19,6 +20,7 @@ from spillway.spool.faultpoints import Reached, nobody
 log = structlog.get_logger(__name__)
 
 LOCK, HOLD, ACTIONS, FAILED = "spool.lock", "hold.json", "actions.jsonl", "failed"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 WINDOW_BYTES = 1024 * 1024
 BLANK = b" "
 """Stands where an event was that was taken out: the lines behind it keep their numbers."""
@@ -88,9 +90,7 @@ class Folder:
             self.failed.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            probe = self.path / f".probe-{os.getpid()}"
-            probe.write_bytes(b"")
-            probe.unlink()
+            self._probe()
         except BlockingIOError as error:
             self.release()
             raise SpoolFolderError(
@@ -100,6 +100,18 @@ class Folder:
         except OSError as error:
             self.release()
             raise SpoolFolderError(f"the spool folder {self.path}: {error}") from error
+
+    def _probe(self) -> None:
+        """Whether files can be made there. A full disk is no reason not to start: it gets emptier
+        by what is replayed.
+        """
+        probe = self.path / f".probe-{os.getpid()}"
+        try:
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
 
     def release(self) -> None:
         """Give it free."""
