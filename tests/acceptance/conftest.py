@@ -387,6 +387,12 @@ class SmallDisk:
         subprocess.run(words, check=True)
 
 
+@pytest.fixture
+def small_disk_at() -> Callable[[Path], contextlib.AbstractContextManager[SmallDisk]]:
+    """Mounts a few MB of disk; only for tests that are marked `root`."""
+    return SmallDisk.mounted
+
+
 def freeze(postmaster: int) -> list[int]:
     """Stop a postmaster and all its children by SIGSTOP; their process ids."""
     os.kill(postmaster, signal.SIGSTOP)  # first, so that it makes no more of them
