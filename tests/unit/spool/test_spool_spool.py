@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spillway.core.errors import SpoolFileNotFoundError, SpoolFolderError, SpoolFullError
+from spillway.spool import event, verify
 from spillway.spool import folder as disk
-from spillway.spool import verify
 from spillway.spool.event import Address, address_of
 from spillway.spool.spool import Hold, Spool, SpoolConfig
 
@@ -232,6 +232,79 @@ async def test_qos_0_holds_nobody_back(opened, push):
         [file] = spool.files
         assert spool.finish(file, [(0, A)]) == 1
         assert counts(spool) == (1, {"orders": 1}, True)
+
+
+async def test_a_discarded_line_is_gone_for_good(opened, push, numbers_in):
+    """The others keep their places; the file goes with its last one, a restart brings none back."""
+    async with opened(events_per_file=3) as spool:
+        await spool.append(push(1, 2) + push(3, queue="returns"))
+        [file] = spool.files
+        lines = dict(disk.numbered(file.path))
+        await spool.discard_line(file, 3, lines[3])
+        assert counts(spool) == (2, {"orders": 2}, True)
+        assert not spool.gate.holds(Address("default", "returns", "a"))
+        assert (file.left, [file.is_done(at) for at in range(3)]) == (2, [False, False, True])
+        assert spool.bytes == bytes_on_disk(spool)
+        await spool.discard_line(file, 1, lines[1])
+    async with opened() as again:
+        [file] = again.files
+        assert counts(again) == (1, {"orders": 1}, True)
+        assert (file.events, file.left, list(dict(disk.numbered(file.path)))) == (3, 1, [2])
+        await again.discard_line(file, 2, lines[2])
+        assert (counts(again), again.bytes, again.files) == (NOTHING, 0, [])
+        assert not file.path.exists()
+
+
+@pytest.mark.parametrize("line", [None, 1])
+async def test_what_cannot_be_discarded_is_still_there(opened, push, monkeypatch, line):
+    """All counts are as they were: it would be replayed after a restart."""
+    async with opened(events_per_file=2) as spool:
+        await spool.append(push(1, 2))
+        [file] = spool.files
+        before = counts(spool), spool.bytes, file.left
+
+        def fails(*_, **__):
+            raise OSError(30, "Read-only file system")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "erase", fails)
+            patch.setattr(Path, "unlink", fails)
+            with pytest.raises(OSError, match="Read-only"):
+                await (spool.discard_line(file, line, b"{}") if line else spool.discard(file))
+        assert (counts(spool), spool.bytes, file.left) == before
+        assert spool.files == [file]
+
+
+async def test_a_file_that_cannot_go_is_still_counted(opened, push, monkeypatch):
+    """All of it is in the log, but it is there: a restart will find it."""
+    async with opened(events_per_file=1) as spool:
+        await spool.append(push(1))
+        [file] = spool.files
+        spool.finish(file, [(0, A)])
+
+        def fails(*_, **__):
+            raise OSError(30, "Read-only file system")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", fails)
+            with pytest.raises(OSError, match="Read-only"):
+                await spool.remove(file)
+        assert (spool.files, spool.bytes) == ([file], bytes_on_disk(spool))
+        await spool.remove(file)
+        assert (spool.files, spool.bytes) == ([], 0)
+
+
+async def test_what_left_failed_is_erased_where_it_came_from(opened, push):
+    """Of this file alone, and only what is done with: a number says which."""
+    async with opened(events_per_file=3) as spool:
+        await spool.append(push(1, 2, 3))
+        [file] = spool.files
+        seqs = [event.read(text).seq for _, text in disk.numbered(file.path)]
+        spool.finish(file, [(0, A), (1, A)])
+        await spool.forget_origin("failover_other.buf", set(seqs))
+        assert len(dict(disk.numbered(file.path))) == 3
+        await spool.forget_origin(file.name, {seqs[1], seqs[2]})
+        assert list(dict(disk.numbered(file.path))) == [1, 3]
 
 
 async def test_files_stand_in_the_order_in_which_they_were_begun(opened, push):
