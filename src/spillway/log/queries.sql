@@ -100,6 +100,11 @@ FROM spillway.broker WHERE seen_at > now() - interval '1 day' ORDER BY broker_id
 -- Brokers not seen for a day.
 DELETE FROM spillway.broker WHERE seen_at < now() - interval '1 day'
 
+-- name: commit_session
+-- One plan for all commits: PostgreSQL thinks that making one each time pays, and it takes longer
+-- to make than to follow.
+SELECT set_config('plan_cache_mode', 'force_generic_plan', false)
+
 -- name: commit_types
 -- The type numbers of a commit's parameters in this database.
 SELECT t.typname || CASE WHEN t.typtype = 'b' THEN '[]' ELSE '' END AS name, t.oid

@@ -72,6 +72,7 @@ class Writer:
     @classmethod
     async def open(cls, conn: psycopg.AsyncConnection) -> "Writer":
         """Learn the types of this database and prepare the statement."""
+        await conn.execute(QUERIES["commit_session"].sql)
         rows = await (await conn.execute(QUERIES["commit_types"].sql)).fetchall()
         writer = cls(conn, dict(rows))
         await writer._prepare()
