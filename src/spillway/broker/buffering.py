@@ -28,13 +28,17 @@ class Buffering:
         """Whether no push is to go to the log now."""
         return self._breaker.is_open or self._spool.hold is not None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to stand behind: every push goes to the log."""
+        spool = self._spool
+        return not spool.pending and spool.gate.is_known and not self._takes_all()
+
     async def divide(self, arrivals: list[Arrivals]) -> tuple[list[Arrivals], list[Arrivals]]:
         """Those that may go to the log, and those that stand behind others in files."""
         spool = self._spool
         if self._takes_all():
             return [], arrivals
-        if not spool.pending and spool.gate.is_known:
-            return arrivals, []
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DOOR_S
         while any(self._waits(one) for one in arrivals):

@@ -105,11 +105,7 @@ class Delivery:
     async def _lease(self, org: str, queue_name: str, request: LeaseRequest) -> LeaseReply:
         deadline = time.monotonic() + request.wait_ms / 1000
         while True:
-            queue = self._facts.cached_queue(org, queue_name)
-            if queue is None:
-                queue = await self._breaker.patient(self._facts.queue(org, queue_name))
-            if request.group not in queue.groups:
-                await self._breaker.patient(self._facts.ensure_group(queue, request.group))
+            queue = await self._breaker.patient(self._queue(org, queue_name, request.group))
             line = self._dispatch.line(queue, request.group)
             wakes = line.wakes
             reason = _paused(queue, request.group)
@@ -127,6 +123,12 @@ class Delivery:
                 await asyncio.sleep(0)
             else:
                 await line.wait(left_s, request.partitions)
+
+    async def _queue(self, org: str, name: str, group: str) -> QueueFacts:
+        """A queue that must exist, with its group, which is made on first use."""
+        queue = await self._facts.queue(org, name)
+        await self._facts.ensure_group(queue, group)
+        return queue
 
     async def _grant(
         self, queue: QueueFacts, line: Line, request: LeaseRequest

@@ -72,33 +72,42 @@ class Intake:
         self._auto_create = auto_create
         self._now_ms = now_ms
         self.on_live: Callable[[], None] = lambda: None
-        """Told of pushes that go to the log and not to a file."""
+        """Told of pushes that go to the log while others are in files."""
 
     async def push(self, org: str, items: list[PushItem], *, qos: int = 1) -> list[PushResult]:
         """Store what can be stored, else buffer it; one result an item, in order."""
         results: list[PushResult | None] = [None] * len(items)
         deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
-        accepted_ms = self._now_ms()
         arrivals = await self._sort(org, items, results, deadline_s)
         if qos == 0:
-            await self._buffering.accept(arrivals, results, accepted_ms)
+            await self._buffering.accept(arrivals, results, self._now_ms())
         else:
-            free, late = await self._buffering.divide(arrivals)
-            if free:
-                self.on_live()
-            tickets = await self._append(free, late, results, deadline_s)
-            if late:
-                await self._buffering.buffer(late, results, accepted_ms)
-            doubtful = await self._wait(tickets, results, deadline_s)
-            if doubtful:
-                await self._buffering.buffer(doubtful, results, accepted_ms, doubt=True)
+            await self._keep(arrivals, results, deadline_s)
         return [result for result in results if result is not None]
+
+    async def _keep(
+        self, arrivals: list[Arrivals], results: list[PushResult | None], deadline_s: float
+    ) -> None:
+        """In the log or in files, durably."""
+        late: list[Arrivals] = []
+        if not self._buffering.is_idle:
+            arrivals, late = await self._buffering.divide(arrivals)
+            if arrivals:
+                self.on_live()
+        accepted_ms = self._now_ms()
+        tickets = await self._append(arrivals, late, results, accepted_ms, deadline_s)
+        if late:
+            await self._buffering.buffer(late, results, accepted_ms)
+        doubtful = await self._wait(tickets, results, deadline_s)
+        if doubtful:
+            await self._buffering.buffer(doubtful, results, accepted_ms, doubt=True)
 
     async def _append(
         self,
         free: list[Arrivals],
         late: list[Arrivals],
         results: list[PushResult | None],
+        now_ms: int,
         deadline_s: float,
     ) -> Tickets:
         """Decide their place in the log; what finds PostgreSQL away is late."""
@@ -109,9 +118,10 @@ class Intake:
                 shard = self._shards[lane.shard_id]
                 entry = shard.entries.get(lane.lane_id)
                 if entry is None or (arrivals.has_given_ids and entry.lane.dedupe is None):
-                    ready = self.ready(shard, lane, self._now_ms())
+                    ready = self.ready(shard, lane, now_ms)
                     entry = await self._breaker.within(deadline_s, ready)
-                append(shard, entry, arrivals, results, self._now_ms())
+                    now_ms = self._now_ms()
+                append(shard, entry, arrivals, results, now_ms)
                 tickets.append((shard.ticket(), arrivals))
             except SpillwayError as error:
                 if self._is_away(error):
