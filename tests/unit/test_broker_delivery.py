@@ -30,11 +30,7 @@ class Scene:
         self.shard.on_ready = lambda entry: self.dispatch.announce(entry.facts)
         self.shard.ticket = self.landed
         facts = SimpleNamespace(
-            cached_queue=self._cached,
-            queue=None,
-            ensure_group=self._group,
-            lanes=self._lanes,
-            cached_lane=None,
+            queue=self._queue, ensure_group=self._group, lanes=self._lanes, cached_lane=None
         )
         self.delivery = Delivery(facts, [self.shard], self.dispatch, Bodies(None), Breaker())
         self.looks = 0
@@ -44,7 +40,7 @@ class Scene:
         future.set_result(None)
         return future
 
-    def _cached(self, org, name):
+    async def _queue(self, org, name):
         self.looks += 1
         return self.queue
 
