@@ -41,7 +41,7 @@ def test_doctor_of_a_well_broker(own):
     cli("push orders 1")
     well = cli("doctor")
     assert [row.split()[:2] for row in well.out.splitlines()] == [
-        ["OK", "broker"], ["OK", "database"], ["OK", "shards"], ["OK", "queues"],
+        ["OK", "broker"], ["OK", "database"], ["OK", "shards"], ["OK", "queues"], ["OK", "spool"],
     ]  # fmt: skip
     assert "1 queue\n" in well.out
     assert well.err == "all is well\n"
