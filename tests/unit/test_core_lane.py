@@ -66,9 +66,7 @@ def test_forgotten_messages_do_not_come_back():
 def window(*batches: tuple[int, int, list[str]]) -> DedupeWindow:
     dedupe = DedupeWindow()
     for at_ms, base_version, ids in batches:
-        for i, transaction_id in enumerate(ids):
-            dedupe.add(transaction_id, base_version + i, 7)
-        dedupe.close_batch(at_ms, ids)
+        dedupe.add_batch(at_ms, ids, base_version, [7] * len(ids))
     return dedupe
 
 
@@ -79,10 +77,20 @@ def test_a_repeat_finds_its_first_copy():
 
 
 def test_the_largest_values_fit():
-    """Versions far beyond 32 bits and full fingerprints stay apart."""
+    """Versions far beyond 32 bits and any fingerprint stay apart."""
     dedupe = DedupeWindow()
-    dedupe.add("a", 2**62, 2**32 - 1)
-    assert dedupe.find("a") == (2**62, 2**32 - 1)
+    dedupe.add_batch(100, ["a", "b"], 2**62, [2**63 - 1, -(2**63)])
+    assert dedupe.find("a") == (2**62, 2**63 - 1)
+    assert dedupe.find("b") == (2**62 + 1, -(2**63))
+
+
+def test_a_request_larger_than_the_count_is_known_whole():
+    """Sent again it must be all repeats; without a count nothing is known."""
+    dedupe = window((100, 1, ["a"]), (200, 2, ["b", "c", "d"]))
+    dedupe.slide(300, 1_000, 2)
+    assert [dedupe.find(i) for i in "abcd"] == [None, (2, 7), (3, 7), (4, 7)]
+    dedupe.slide(300, 1_000, 0)
+    assert len(dedupe) == 0
 
 
 def test_the_window_forgets_by_age_and_by_count():

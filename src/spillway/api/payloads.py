@@ -8,7 +8,7 @@ import json
 import re
 import secrets
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import cast
 
@@ -21,6 +21,8 @@ from spillway.core.errors import InvalidItemError
 
 # Deeper ones would pass here and then break the recursive parsers of consumers.
 NESTING_MAX = 256
+NEVER_DEEP_BYTES = 2 * NESTING_MAX
+"""Whatever is nested too deeply is longer, by its brackets alone."""
 MARK = b"payload_base64"
 
 _string = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
@@ -45,7 +47,8 @@ _bytes_payload = msgspec.json.Decoder(_BytesPayload)
 
 def may_hold_bytes(media: Media, body: bytes) -> bool:
     """Whether some payload in it may mean bytes; their mark may also be spelled with escapes."""
-    return media is not JSON or MARK in body or b"\\u" in body
+    # One byte is found a hundred times faster than two: most bodies have no escape at all.
+    return media is not JSON or MARK in body or (b"\\" in body and b"\\u" in body)
 
 
 def mark_half_pairs(body: bytes) -> tuple[bytes, bytes]:
@@ -60,11 +63,10 @@ def mark_half_pairs(body: bytes) -> tuple[bytes, bytes]:
     return text.replace(b"\0", rb"\\"), mark if halves else b""
 
 
-def shallow(body: bytes, payloads: Iterable[Raw]) -> bool:
+def shallow(body: bytes, payloads: Sequence[Raw]) -> bool:
     """Whether none of the payloads in this JSON body can be nested too deeply."""
-    if body.count(b"[") + body.count(b"{") <= NESTING_MAX:
-        return True
-    return not any(map(_could_be_deep, payloads))
+    longest = max(map(len, payloads), default=0)
+    return longest <= NEVER_DEEP_BYTES or body.count(b"[") + body.count(b"{") <= NESTING_MAX
 
 
 def received(media: Media, payload: Raw, *, marked: bool = True) -> Raw:
@@ -74,13 +76,9 @@ def received(media: Media, payload: Raw, *, marked: bool = True) -> Raw:
         if isinstance(value, bytes):
             return cast("Raw", value)
         payload = _as_json(value)
-    if _could_be_deep(payload):
+    if len(payload) > NEVER_DEEP_BYTES:
         _check_depth(bytes(payload))
     return _unwrapped(payload) if marked else payload
-
-
-def _could_be_deep(payload: Raw) -> bool:
-    return len(payload) > 2 * NESTING_MAX
 
 
 def _unwrapped(payload: Raw) -> Raw:

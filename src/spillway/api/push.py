@@ -73,7 +73,7 @@ def _read(media: Media, body: bytes, items_max: int) -> _Batch:
         return _read_one_by_one(media, body, items_max)
     _check_count(request.items, items_max)
     marked = may_hold_bytes(media, body)
-    if not marked and shallow(body, (item.payload for item in request.items)):
+    if not marked and shallow(body, [item.payload for item in request.items]):
         return _Batch(request.items, {}, request.qos)
     batch = _Batch([], {}, request.qos)
     _admit(batch, media, request.items, marked=marked)

@@ -8,7 +8,6 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from typing import TypeVar
-from zlib import crc32
 
 from spillway.broker.draft import Draft
 from spillway.broker.facts import LaneFacts
@@ -185,7 +184,7 @@ def _dedupe(
 ) -> tuple[Arrivals, list[int]]:
     """Without the repeats, and the fingerprints of what is left."""
     dedupe = entry.lane.dedupe
-    prints = list(map(crc32, arrivals.payloads))
+    prints = list(map(hash, arrivals.payloads))
     if dedupe is not None:
         _slide(dedupe, entry, now_ms)
     if dedupe is None or dedupe.knows_none(arrivals.ids):
@@ -228,7 +227,7 @@ def conflicts(
         return []
     found: list[tuple[int, TransactionConflictError]] = []
     firsts: dict[str, int] = {}
-    for at, (transaction_id, fingerprint) in enumerate(zip(ids, map(crc32, payloads), strict=True)):
+    for at, (transaction_id, fingerprint) in enumerate(zip(ids, map(hash, payloads), strict=True)):
         seen = dedupe.find(transaction_id)
         known = firsts.setdefault(transaction_id, fingerprint) if seen is None else seen[1]
         if known != fingerprint:

@@ -169,27 +169,18 @@ class Intake:
         deadline_s: float,
     ) -> list[Arrivals]:
         """Checked items by lane, in order; bad ones get their result here."""
+        together = self._together(org, items)
+        if together is not None:
+            return [together]
         by_lane: dict[Address, Arrivals] = {}
-        # Most requests are for one queue without partitions: found once, not once an item.
-        of_queue: dict[str, Arrivals] = {}
-        prefix = ""
+        prefix = _own_ids()
         for index, item in enumerate(items):
             try:
                 payload = bytes(item.payload)
                 given_id = item.transaction_id
-                if given_id is None:
-                    # One draw a request: ids that begin alike compress well.
-                    prefix = prefix or secrets.token_urlsafe(16)
-                    transaction_id = f"{prefix}-{index}"
-                else:
-                    transaction_id = given_id
+                transaction_id = f"{prefix}-{index}" if given_id is None else given_id
                 is_plain = self.check(item, payload)
-                arrivals = of_queue.get(item.queue) if is_plain else None
-                if arrivals is None:
-                    arrivals = await self._arrivals(org, item, transaction_id, by_lane, deadline_s)
-                    queue = self._facts.cached_queue(org, item.queue)
-                    if is_plain and (queue is None or queue.options.partitions == 1):
-                        of_queue[item.queue] = arrivals
+                arrivals = await self._arrivals(org, item, transaction_id, by_lane, deadline_s)
             except SpillwayError as error:
                 results[index] = failed(index, item, error)
                 continue
@@ -199,6 +190,34 @@ class Intake:
         for found in by_lane.values():
             found.straighten()
         return list(by_lane.values())
+
+    def _together(self, org: str, items: list[PushItem]) -> Arrivals | None:
+        """All of them as columns, where they are what most requests have: plain items for one queue
+        without partitions. None: each is to be looked at.
+        """
+        name = items[0].queue
+        queue = self._facts.cached_queue(org, name)
+        if queue is None:
+            if not (self._breaker.is_open and is_name(name)):
+                return None
+            lane, address = None, Address(org, name, None)
+        else:
+            lane = queue.lanes.get(DEFAULT_PARTITION)
+            if lane is None or queue.options.partitions > 1:
+                return None
+            address = Address(org, name, DEFAULT_PARTITION)
+        if not all(item.queue == name and _is_plain(item) for item in items):
+            return None
+        payloads = [bytes(item.payload) for item in items]
+        given = [item.transaction_id for item in items]
+        prefix = _own_ids() if None in given else ""
+        ids = [f"{prefix}-{at}" if one is None else one for at, one in enumerate(given)]
+        if not self.fit_all(payloads, ids):
+            return None
+        whole = Arrivals(lane, address, list(range(len(items))), items, payloads, ids)
+        whole.has_given_ids = any(given)
+        whole.straighten()
+        return whole
 
     def fit_all(self, payloads: Sequence[Sized], ids: Sequence[str]) -> bool:
         """Whether items that have nothing else are all within the limits; False: one may not be."""
@@ -295,6 +314,14 @@ class Intake:
         await shard.know_recent(found[0], as_of_ms)
         shard.check_owned()
         return found[0]
+
+
+def _own_ids() -> str:
+    """What the ids of a request's items begin with that came without one.
+
+    One draw a request: ids that begin alike compress well.
+    """
+    return secrets.token_urlsafe(16)
 
 
 def _any_accepted(results: list[PushResult | None]) -> bool:

@@ -6,9 +6,8 @@ All of it can be rebuilt from the log; none of it is stored.
 from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from itertools import islice
-from operator import or_
-from zlib import crc32
+from itertools import islice, repeat
+from operator import add
 
 from spillway.core.message import RecordBatch
 from spillway.core.ranges import Range, RangeMap, RangeSet, coalesce
@@ -127,24 +126,23 @@ class Schedule:
 
 
 class DedupeWindow:
-    """The transaction ids pushed lately, with the version and payload fingerprint of each."""
+    """The transaction ids pushed lately, with the version and payload fingerprint of each.
 
-    __slots__ = ("_batches", "_last", "_seen")
+    Fingerprints are Python's own hashes: fast, and of use in this process alone, as the window is.
+    """
+
+    __slots__ = ("_batches", "_reused_at", "_seen")
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
-        self._last = 0
         self._batches: deque[tuple[int, int, list[str]]] = deque()
+        self._reused_at = 0
+        """The last version by which an id was used again while it was still known."""
 
     def find(self, transaction_id: str) -> tuple[int, int] | None:
         """(version, fingerprint) of an earlier push, if the window still knows it."""
         packed = self._seen.get(transaction_id)
-        return None if packed is None else (packed >> 32, packed & 0xFFFFFFFF)
-
-    def add(self, transaction_id: str, version: int, fingerprint: int) -> None:
-        """Remember a push by its 32-bit fingerprint; `close_batch` puts it under the window."""
-        self._seen[transaction_id] = version << 32 | fingerprint
-        self._last = version
+        return None if packed is None else _unpacked(packed)
 
     def knows_none(self, transaction_ids: list[str]) -> bool:
         """Whether all of them are new, and each stands there once."""
@@ -154,34 +152,46 @@ class DedupeWindow:
     def add_batch(
         self, at_ms: int, transaction_ids: list[str], first: int, fingerprints: list[int]
     ) -> None:
-        """Remember pushes of consecutive versions, all under the window at once."""
-        versions = range(first << 32, first + len(transaction_ids) << 32, 1 << 32)
-        self._seen.update(zip(transaction_ids, map(or_, versions, fingerprints), strict=True))
-        self._last = first + len(transaction_ids) - 1
-        self.close_batch(at_ms, transaction_ids)
+        """Remember pushes of consecutive versions, each with its fingerprint."""
+        if not transaction_ids:
+            return
+        count, last = len(self._seen) + len(transaction_ids), first + len(transaction_ids) - 1
+        versions = range(first << 64, last + 1 << 64, 1 << 64)
+        self._seen.update(zip(transaction_ids, map(add, versions, fingerprints), strict=True))
+        self._batches.append((at_ms, last, transaction_ids))
+        if len(self._seen) < count:
+            self._reused_at = last
 
     def remember(self, batch: RecordBatch) -> None:
         """Take in a whole batch as it was stored."""
-        prints = list(map(crc32, batch.payloads))
+        prints = list(map(hash, batch.payloads))
         self.add_batch(batch.appended_ms, batch.transaction_ids, batch.base_version, prints)
 
-    def close_batch(self, at_ms: int, transaction_ids: list[str]) -> None:
-        """The ids added since the last call were pushed at this time."""
-        if transaction_ids:
-            self._batches.append((at_ms, self._last, transaction_ids))
-
     def slide(self, now_ms: int, window_ms: int, count_max: int) -> None:
-        """Forget what is older than the window, or beyond the count."""
+        """Forget what is older than the window, or beyond the count.
+
+        The newest batch stays, however large: a request that is sent again must be known whole.
+        """
         batches = self._batches
-        while batches and (batches[0][0] <= now_ms - window_ms or len(self._seen) > count_max):
+        while batches and (
+            batches[0][0] <= now_ms - window_ms
+            or (len(self._seen) > count_max and (len(batches) > 1 or not count_max))
+        ):
             _, last, transaction_ids = batches.popleft()
-            for transaction_id in transaction_ids:
+            if last < self._reused_at:
                 # A later push may have used the id again: that one stays known.
-                if self._seen.get(transaction_id, 0) >> 32 <= last:
-                    self._seen.pop(transaction_id, None)
+                seen = self._seen.get
+                transaction_ids = [i for i in transaction_ids if _unpacked(seen(i, 0))[0] <= last]
+            deque(map(self._seen.pop, transaction_ids, repeat(None)), maxlen=0)
 
     def __len__(self) -> int:
         return len(self._seen)
+
+
+def _unpacked(packed: int) -> tuple[int, int]:
+    """Version and fingerprint; the latter may be negative, so the nearest multiple counts."""
+    version = packed + (1 << 63) >> 64
+    return version, packed - (version << 64)
 
 
 class Lane:

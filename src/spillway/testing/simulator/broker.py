@@ -101,8 +101,7 @@ class Broker:
             self.lane.schedule.defer(version, message.deliver_ms)
         if message.expires_ms is not None:
             self.lane.schedule.expire(version, message.expires_ms)
-        self.dedupe.add(message.transaction_id, version, 0)
-        self.dedupe.close_batch(self.agenda.now_ms, [message.transaction_id])
+        self.dedupe.add_batch(self.agenda.now_ms, [message.transaction_id], version, [0])
 
     def _handle(self, command: cmd.Command, answer: Answer) -> None:
         now_ms = self.agenda.now_ms
