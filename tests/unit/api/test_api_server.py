@@ -131,6 +131,29 @@ async def test_a_large_declared_body_is_refused_before_it_is_sent(broker, connec
         caller.writer.transport.abort()
 
 
+async def test_a_caller_that_asks_first_is_told_to_go_on(broker, connect):
+    """The 100 must not wait for the answer that follows it."""
+    async with serving(broker) as port:
+        caller = await connect(port)
+        await caller.send(
+            b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(PUSH)
+        )
+        assert await caller.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await caller.send(PUSH)
+        assert (await caller.answer())[0] == 201
+
+
+async def test_an_answer_without_a_body_does_not_wait_for_one(broker, connect):
+    """HEAD is answered by a head alone, and the connection is kept."""
+    async with serving(broker) as port:
+        caller = await connect(port)
+        for _ in range(2):
+            await caller.send(b"HEAD /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            head = await caller.reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 405 ")
+
+
 @pytest.mark.parametrize(
     "junk",
     [
