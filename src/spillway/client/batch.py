@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 
@@ -42,6 +42,20 @@ class Item:
     ttl_ms: int | None = None
     trace_id: str | None = None
     priority: int = 2
+
+
+class ItemOptions(TypedDict, total=False):
+    """What an item may have beside its queue and its payload."""
+
+    key: str | None
+    partition: str | None
+    transaction_id: str | None
+    headers: dict[str, str] | None
+    delay_ms: int | None
+    deliver_at: datetime | None
+    ttl_ms: int | None
+    trace_id: str | None
+    priority: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self, Unpack
 
-from spillway.client.batch import Item, failure_of, mint_prefix, sealed
+from spillway.client.batch import Item, ItemOptions, failure_of, mint_prefix, sealed
 from spillway.client.errors import (
     BufferFullError,
     ClientClosedError,
@@ -38,7 +38,7 @@ class _Numbering:
         self._prefix = mint_prefix()
         self._next = 0
 
-    def item(self, queue: str, payload: object, options: dict[str, Any]) -> Item:
+    def item(self, queue: str, payload: object, options: ItemOptions) -> Item:
         if options.get("transaction_id") is None:
             options["transaction_id"] = f"{self._prefix}-{self._next}"
             self._next += 1
@@ -75,7 +75,7 @@ class Producer:
         self._numbering = _Numbering()
         self._closed = False
 
-    def push(self, queue: str, payload: object, **options: Any) -> None:
+    def push(self, queue: str, payload: object, **options: Unpack[ItemOptions]) -> None:
         """Take a message over; sends when a batch is full or old enough."""
         if self._closed:
             raise ClientClosedError("the producer is closed")
@@ -145,7 +145,7 @@ class AsyncProducer:
         self._flusher: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def push(self, queue: str, payload: object, **options: Any) -> PushResult:
+    async def push(self, queue: str, payload: object, **options: Unpack[ItemOptions]) -> PushResult:
         """Store a message; its failure is raised here."""
         if self._closed:
             raise ClientClosedError("the producer is closed")
