@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw
 
 from spillway.broker.append import Arrivals, deliver_ms, expires_ms
 from spillway.broker.breaker import Breaker
-from spillway.core.errors import SpillwayError
+from spillway.core.errors import DatabaseUnavailableError, SpillwayError
 from spillway.spool.event import Event, moment
 from spillway.spool.spool import Parts, Spool
 from spillway.wire import PushResult
@@ -90,11 +90,21 @@ class Buffering:
             else:
                 self._spool.accept(parts)
         except SpillwayError as error:
+            told = _unknown(error) if doubt else error
             for one in arrivals:
-                one.fail(results, error)
+                one.fail(results, told)
             return
         for one in arrivals:
             one.buffered(results)
+
+
+def _unknown(error: SpillwayError) -> SpillwayError:
+    """What is said where a commit was tried, and the spool had no room: nobody guesses."""
+    return DatabaseUnavailableError(
+        "PostgreSQL went away inside the commit: it may or may not have been stored"
+        f" ({error.code}: {error.message})",
+        hint="push again with the same transaction ids: what was stored is a duplicate then",
+    )
 
 
 def events_of(arrivals: Arrivals, accepted_ms: int, *, doubt: bool) -> list[Event]:
