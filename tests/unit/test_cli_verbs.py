@@ -78,6 +78,15 @@ def test_push_arguments(run):
     assert result.stderr == "orders: 2 stored\n"
 
 
+def test_push_of_qos_0_says_what_it_is_worth(run):
+    """Taken, and not on disk: so it is told, to people and to programs."""
+    answer = reply({"results": [{"index": 0, "status": "buffered"}], "durable": False}, 201)
+    result = run("push orders 1 --qos 0 --json", answer)
+    assert result.sent[0].body["qos"] == 0
+    assert result.stderr == "orders: 1 buffered and not on disk yet\n"
+    assert json.loads(result.stdout) == {"index": 0, "status": "buffered", "durable": False}
+
+
 def test_push_lines_from_stdin(run):
     """Each line is a message, blank ones are none; --json prints a result a line."""
     result = run("push orders --json", stored, stdin='{"n":1}\n\n{"n":2}\n')
