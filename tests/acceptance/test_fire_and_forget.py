@@ -1,4 +1,4 @@
-"""kill -9 under pushes of qos 0: what is lost was accepted in the last moment; the rest is there."""
+"""kill -9 under pushes of qos 0: lost is what was accepted in the last moment, and nothing else."""
 
 import asyncio
 import signal

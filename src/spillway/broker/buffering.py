@@ -1,7 +1,6 @@
 """Which pushes go to files instead of the log, and how they get there."""
 
 import asyncio
-from base64 import b64encode
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -12,6 +11,7 @@ from spillway.core.errors import DatabaseUnavailableError, SpillwayError
 from spillway.spool.event import Event, moment
 from spillway.spool.spool import Parts, Spool
 from spillway.wire import PushResult
+from spillway.wire.payload import unwrapped, wrapped
 
 DOOR_S = 0.5
 """How long a push waits for the last of a backlog before it joins it."""
@@ -148,14 +148,9 @@ def payload_text(payload: Raw | bytes) -> Raw:
     """A payload as it stands in a line: JSON text, whatever was pushed."""
     if isinstance(payload, Raw):
         return payload
-    return Raw(b'{"payload_base64":"%b"}' % b64encode(payload))
+    return wrapped(payload)
 
 
-class _BytesPayload(msgspec.Struct, forbid_unknown_fields=True):
-    payload_base64: bytes
-
-
-_bytes_payload = msgspec.json.Decoder(_BytesPayload)
 BYTES_HEAD = b'{"payload_base64":'
 
 
@@ -163,7 +158,7 @@ def payload_of(event: Event) -> Raw | bytes:
     """What was pushed: JSON text, or bytes."""
     if bytes(event.payload).startswith(BYTES_HEAD):
         try:
-            return _bytes_payload.decode(event.payload).payload_base64
+            return unwrapped(event.payload)
         except msgspec.ValidationError:
             pass  # another field stands beside it: it is the JSON that it looks like
     return event.payload

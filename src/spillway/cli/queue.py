@@ -46,7 +46,7 @@ OPTIONS: Options = {
     "backoff_base_ms": _option(str | None, "First wait before a retry: 1s.", "--backoff-base"),
     "backoff_cap_ms": _option(str | None, "Longest wait before a retry: 5m.", "--backoff-cap"),
     "max_ack_holes": _option(int | None, "Gaps between acks before new ones wait."),
-    "max_depth": _option(int | None, "Waiting messages before pushes are refused; 0: no cap."),
+    "max_depth": _option(int | None, "Depth of a lane at which pushes are refused; 0: no cap."),
     "dedupe_window_ms": _option(str | None, "How long ids are remembered: 10m.", "--dedupe-window"),
     "dedupe_count": _option(int | None, "How many ids are remembered."),
     "retention_ms": _option(str | None, "How long settled messages stay: 1d.", "--retention"),

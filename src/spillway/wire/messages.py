@@ -52,9 +52,7 @@ class PushResult(Reply, omit_defaults=True):
 
 
 class PushReply(Reply, omit_defaults=True):
-    """One result an item, in the order of the request. `durable` is only there if it is `false`:
-    with `qos` 0 what is `buffered` is in the broker's memory, and on disk a moment later.
-    """
+    """One result an item, in the request's order. `durable` false: not on disk yet (`qos` 0)."""
 
     results: list[PushResult]
     durable: bool = True
