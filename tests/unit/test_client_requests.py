@@ -218,7 +218,7 @@ def test_replies_may_gain_fields():
         "status": "ok", "database": "connected", "version": "9", "uptime_s": 1.0,
         "shards_owned": 1, "shards_total": 1, "mood": "fine", "ready": True,
         "spool": {"pending": 0, "bytes": 0, "oldest_s": 0.0, "failed": 0, "held": False,
-                  "breaker": "closed"},
+                  "breaker": "closed", "disk_free_bytes": 1, "replay_rate": 0.0},
     }  # fmt: skip
     assert parse(operations.health(), reply(health)).version == "9"
 
