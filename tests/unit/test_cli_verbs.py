@@ -1,6 +1,7 @@
 """Each command against a scripted broker: what it asks, what it prints, how it ends."""
 
 import json
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -347,3 +348,29 @@ def test_not_found_is_4(run):
     result = run("queue show nothing", refusal("queue_not_found", 404, "there is no queue nothing"))
     assert result.exit_code == 4
     assert "error[queue_not_found]: there is no queue nothing" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        ("audit", "audit"),
+        ("dead redrive orders --all", "dead"),
+        ("dead purge orders --all", "dead"),
+        ("dead park orders --all", "dead"),
+        ("queue purge orders --all", "queue"),
+        ("blocked unblock orders --all", "blocked"),
+    ],
+)
+def test_what_may_take_long_shows_that_it_goes_on(run, monkeypatch, line, module):
+    """One answer, perhaps after many seconds: a spinner turns meanwhile."""
+    seen = []
+
+    @contextmanager
+    def noted(text):
+        seen.append(text)
+        yield
+
+    monkeypatch.setattr(f"spillway.cli.{module}.spinning", noted)
+    books = {"balanced": True, "lanes": 0, "groups": 0, "messages": 0, "totals": {}}
+    run(line, reply(VERB | books | {"differences": []}))
+    assert len(seen) == 1

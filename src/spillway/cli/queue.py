@@ -12,6 +12,7 @@ from spillway.cli.selection import report, require, with_selection
 from spillway.cli.session import Session, with_session
 from spillway.cli.signature import Options, expanded
 from spillway.cli.span import moment, span_ms
+from spillway.cli.spinner import spinning
 
 if TYPE_CHECKING:
     from spillway.client import operations
@@ -190,7 +191,7 @@ def delete(session: Session, name: Name, yes: Yes = False, reason: Reason = None
 def purge(session: Session, name: Name, selection: "Selected") -> None:
     """Settle waiting messages unseen; needs a filter or --all. With --json: one document."""
     require(selection)
-    with session.client() as client:
+    with session.client() as client, spinning(f"purge: {name}"):
         reply = client.purge(name, what="waiting", **selection)
     if session.json_:
         print_json(reply)
