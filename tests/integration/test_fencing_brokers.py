@@ -67,7 +67,7 @@ async def test_the_second_broker_waits_and_says_so(pair):
     assert (refused.status, refused.error.code) == ("failed", "not_owner")
     with pytest.raises(NotOwnerError):
         await second.lease()
-    assert second.broker.health().status == "degraded"
+    assert (await second.broker.health()).status == "degraded"
 
 
 async def test_a_dead_owner_is_followed_at_once(pair, eventually_async):
@@ -264,7 +264,8 @@ async def test_of_two_brokers_that_start_together_one_has_every_shard(database_u
     try:
         await asyncio.gather(one.start(), two.start())
         assert sorted(sum(s.owned for s in broker.shards) for broker in (one, two)) == [0, 8]
-        assert sorted(broker.health().status for broker in (one, two)) == ["degraded", "ok"]
+        healths = [await broker.health() for broker in (one, two)]
+        assert sorted(health.status for health in healths) == ["degraded", "ok"]
     finally:
         for broker in (one, two):
             await broker.stop()

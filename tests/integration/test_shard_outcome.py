@@ -35,6 +35,11 @@ HELD_UP = """
 """Behind the fence, so that the commit holds the row of the shard while it waits."""
 
 
+async def is_well(broker) -> bool:
+    """Whether it says so."""
+    return (await broker.health()).status == "ok"
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory) -> Iterator[EmbeddedPostgres]:
     """A PostgreSQL that may be frozen, killed and stopped."""
@@ -160,7 +165,7 @@ async def test_what_a_failed_commit_handed_out_can_be_leased_again(
     monkeypatch.setattr(Writer, "write", break_at_once)
     reply = await broker.lease("default", "orders", request)
     assert (reply.messages, reply.reason) == ([], "database_unavailable")
-    await eventually_async(lambda: broker.health().status == "ok")
+    await eventually_async(lambda: is_well(broker))
     reply = await broker.lease("default", "orders", request)
     assert [(m.version, m.attempt) for m in reply.messages] == [(1, 1), (2, 1)]
 
@@ -322,7 +327,7 @@ async def test_a_stopped_server_is_no_concern_of_producers(
         await eventually_async(lambda: len(producers.versions) > 50)
         await asyncio.to_thread(server.stop, mode)
         await eventually_async(lambda: producers.buffered > 50)
-        health = broker.health()
+        health = await broker.health()
         assert (health.status, health.ready, health.database) == ("degraded", True, "disconnected")
         await asyncio.to_thread(server.start)
         before = len(producers.versions)
@@ -332,4 +337,4 @@ async def test_a_stopped_server_is_no_concern_of_producers(
     await asyncio.gather(stop_and_start(), producers.run())
     producers.check(await drained())
     assert producers.slowest_s < PATIENCE_S + SLACK_S
-    await eventually_async(lambda: broker.health().status == "ok")
+    await eventually_async(lambda: is_well(broker))

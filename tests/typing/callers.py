@@ -18,15 +18,16 @@ from spillway import (
     Worker,
     errors,
 )
-from spillway.wire import PushResult, QueueReply, SettleReply, VerbReply
+from spillway.client.pushed import Pushed
+from spillway.wire import QueueReply, SettleReply, VerbReply
 
 
 def blocking(client: Client) -> None:
     with client:
-        assert_type(client.push("orders", {"order": 1}, key="customer-7"), PushResult)
+        assert_type(client.push("orders", {"order": 1}, key="customer-7"), Pushed)
         assert_type(
             client.push_many([Item("orders", 1), {"queue": "orders", "payload": 2}]),
-            list[PushResult],
+            list[Pushed],
         )
         assert_type(client.create_queue("orders", max_attempts=5, on_exhausted="block"), QueueReply)
         assert_type(client.seek("orders", to="earliest"), VerbReply)
@@ -42,11 +43,11 @@ def blocking(client: Client) -> None:
 
 async def awaiting(client: AsyncClient) -> None:
     async with client:
-        assert_type(await client.push("orders", b"bytes too"), PushResult)
+        assert_type(await client.push("orders", b"bytes too"), Pushed)
         async for message in client.consume("orders"):
             assert_type(message, AsyncMessage)
         async with AsyncProducer(client) as producer:
-            assert_type(await producer.push("orders", 1, ttl_ms=60_000), PushResult)
+            assert_type(await producer.push("orders", 1, ttl_ms=60_000), Pushed)
         await Worker(client, "orders", handle).run()
 
 

@@ -19,11 +19,13 @@ HEALTH = {
     "shards_total": 4,
     "ready": True,
     "spool": {
-        "pending": 0, "bytes": 0, "oldest_s": 0.0, "failed": 0, "held": False, "breaker": "closed"
+        "pending": 0, "bytes": 0, "oldest_s": 0.0, "failed": 0, "held": False, "breaker": "closed",
+        "disk_free_bytes": 2**40, "replay_rate": 0.0,
     },
 }  # fmt: skip
 WAITING = {
     "pending": 1200, "bytes": 9, "oldest_s": 180.0, "failed": 2, "held": True, "breaker": "open",
+    "disk_free_bytes": 2**40, "replay_rate": 12.5,
 }  # fmt: skip
 SHARD = {
     "shard": 0, "epoch": 1, "owner": "a", "owned_here": True, "lease_until": None, "commit_seq": 1,

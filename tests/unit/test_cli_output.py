@@ -1,6 +1,8 @@
 """How values are typed in and printed out."""
 
+import io
 import signal
+import sys
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -11,6 +13,7 @@ from spillway.cli.frames import Look, lines
 from spillway.cli.interrupt import polite
 from spillway.cli.output import age, duration, print_table, shown
 from spillway.cli.span import moment, span_ms
+from spillway.cli.spinner import spinning
 from spillway.wire import GroupCounts, QueueOptions, QueueReply
 
 
@@ -95,3 +98,21 @@ def test_the_first_sigint_is_polite(capsys):
             signal.raise_signal(signal.SIGINT)
     assert capsys.readouterr().err == "stopping\n"
     assert signal.getsignal(signal.SIGINT) is before
+
+
+class Terminal(io.StringIO):
+    """Somebody looks at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("err", "shows"), [(Terminal(), True), (io.StringIO(), False)])
+def test_a_spinner_turns_where_somebody_looks(monkeypatch, err, shows):
+    """It says what takes so long; a pipe or a log file sees nothing of it."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", err)
+    with spinning("redrive: [b]orders"):
+        pass
+    assert ("redrive: [b]orders" in err.getvalue()) == shows
+    assert bool(err.getvalue()) == shows

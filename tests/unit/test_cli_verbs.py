@@ -1,6 +1,7 @@
 """Each command against a scripted broker: what it asks, what it prints, how it ends."""
 
 import json
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -76,6 +77,15 @@ def test_push_arguments(run):
     assert (first["key"], first["headers"], first["delay_ms"]) == ("k1", {"a": "b"}, 5000)
     assert result.exit_code == 0
     assert result.stderr == "orders: 2 stored\n"
+
+
+def test_push_of_qos_0_says_what_it_is_worth(run):
+    """Taken, and not on disk: so it is told, to people and to programs."""
+    answer = reply({"results": [{"index": 0, "status": "buffered"}], "durable": False}, 201)
+    result = run("push orders 1 --qos 0 --json", answer)
+    assert result.sent[0].body["qos"] == 0
+    assert result.stderr == "orders: 1 buffered and not on disk yet\n"
+    assert json.loads(result.stdout) == {"index": 0, "status": "buffered", "durable": False}
 
 
 def test_push_lines_from_stdin(run):
@@ -338,3 +348,29 @@ def test_not_found_is_4(run):
     result = run("queue show nothing", refusal("queue_not_found", 404, "there is no queue nothing"))
     assert result.exit_code == 4
     assert "error[queue_not_found]: there is no queue nothing" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        ("audit", "audit"),
+        ("dead redrive orders --all", "dead"),
+        ("dead purge orders --all", "dead"),
+        ("dead park orders --all", "dead"),
+        ("queue purge orders --all", "queue"),
+        ("blocked unblock orders --all", "blocked"),
+    ],
+)
+def test_what_may_take_long_shows_that_it_goes_on(run, monkeypatch, line, module):
+    """One answer, perhaps after many seconds: a spinner turns meanwhile."""
+    seen = []
+
+    @contextmanager
+    def noted(text):
+        seen.append(text)
+        yield
+
+    monkeypatch.setattr(f"spillway.cli.{module}.spinning", noted)
+    books = {"balanced": True, "lanes": 0, "groups": 0, "messages": 0, "totals": {}}
+    run(line, reply(VERB | books | {"differences": []}))
+    assert len(seen) == 1

@@ -6,10 +6,12 @@ import msgspec
 import pytest
 
 from spillway.client import operations, requests
+from spillway.client.batch import read_results
 from spillway.client.errors import BadReplyError, BrokerError, ClientUsageError, error_of
 from spillway.client.http1 import Response
 from spillway.client.identity import identity_headers
 from spillway.client.protocol import parse
+from spillway.client.pushed import Pushed
 from spillway.client.scripted import Script, refusal, reply
 from spillway.client.sync_client import Client
 from spillway.core import errors
@@ -78,6 +80,20 @@ def test_naive_deliver_at_is_refused():
     """A time without a zone is a guess, and refused."""
     with pytest.raises(errors.InvalidItemError, match="timezone"):
         requests.push("orders", 1, deliver_at=datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_a_push_of_qos_0_is_not_durable_yet():
+    """The broker says it once; the client says it of each, but of no failure."""
+    taken = {"index": 0, "status": "buffered"}
+    failed = {"index": 1, "status": "failed"}
+    request = requests.push("orders", 1, qos=0)
+    assert request.body.endswith(b'"qos":0}')
+    one = parse(request, reply({"results": [taken], "durable": False}, 201))
+    assert (one.status, one.durable) == ("buffered", False)
+    both = {"results": [taken, failed], "durable": False}
+    assert [result.durable for result in read_results(reply(both, 201))] == [False, True]
+    assert parse(request, reply({"results": [taken]}, 201)).durable
+    assert b"durable" not in msgspec.json.encode(Pushed(index=0, status="stored"))
 
 
 def test_failed_push_raises_the_brokers_error():
@@ -202,7 +218,7 @@ def test_replies_may_gain_fields():
         "status": "ok", "database": "connected", "version": "9", "uptime_s": 1.0,
         "shards_owned": 1, "shards_total": 1, "mood": "fine", "ready": True,
         "spool": {"pending": 0, "bytes": 0, "oldest_s": 0.0, "failed": 0, "held": False,
-                  "breaker": "closed"},
+                  "breaker": "closed", "disk_free_bytes": 1, "replay_rate": 0.0},
     }  # fmt: skip
     assert parse(operations.health(), reply(health)).version == "9"
 

@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from spillway.bench.report import Report
 from spillway.bench.workload import SCENARIOS
 from spillway.core.routing import hash64, jump, partition_of, shard_of
 
@@ -90,6 +91,14 @@ def test_a_decision_by_measurement_says_how_to_repeat_it(decision):
     assert scripts + scenarios
     assert [script for script in scripts if not (ROOT / script).is_file()] == []
     assert set(scenarios) <= set(SCENARIOS)
+
+
+def test_every_scenario_of_the_bench_is_explained():
+    """In the table, and what its own fields mean."""
+    text = (ROOT / "docs/reference/bench.md").read_text()
+    assert [name for name in SCENARIOS if f"| `{name}` |" not in text] == []
+    own = Report.__struct_fields__[Report.__struct_fields__.index("wal_bytes_per_message") :]
+    assert [name for name in own if f"`{name}`" not in text] == []
 
 
 def test_decisions_are_numbered_without_gaps():

@@ -14,7 +14,7 @@ class LiveReply(Reply):
 
 
 async def health(call: Call) -> Response:
-    return call.reply(call.broker.health())
+    return call.reply(await call.broker.health())
 
 
 async def live(call: Call) -> Response:
@@ -22,7 +22,7 @@ async def live(call: Call) -> Response:
 
 
 async def ready(call: Call) -> Response:
-    state = call.broker.health()
+    state = await call.broker.health()
     if state.ready:
         return call.reply(state)
     return call.reply(state, 503, RETRY_AFTER)

@@ -1,16 +1,8 @@
 """Whose request it is: the org, from the API key or from the header."""
 
-import re
-
 from spillway.api.call import Call
 from spillway.core.errors import ForbiddenError, InvalidNameError, UnauthorizedError
-from spillway.wire import NAME_PATTERN
-
-_name = re.compile(NAME_PATTERN)
-
-
-def is_name(text: str) -> bool:
-    return _name.match(text) is not None
+from spillway.wire import is_name
 
 
 async def identify(call: Call) -> None:

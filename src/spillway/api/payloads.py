@@ -7,7 +7,6 @@ Inside the broker a payload is JSON text (`Raw`) or `bytes`. In JSON, bytes are 
 import json
 import re
 import secrets
-from base64 import b64encode
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import cast
@@ -18,6 +17,7 @@ from msgspec import Raw
 from spillway.api.media import JSON, UNDECODABLE, Media
 from spillway.api.ports import Messages
 from spillway.core.errors import InvalidItemError
+from spillway.wire.payload import unwrapped, wrapped
 
 # Deeper ones would pass here and then break the recursive parsers of consumers.
 NESTING_MAX = 256
@@ -34,12 +34,7 @@ _half_pair = re.compile(
 )
 
 
-class _BytesPayload(msgspec.Struct, forbid_unknown_fields=True):
-    payload_base64: bytes
-
-
 _json_fields = msgspec.json.Decoder(dict[str, Raw])
-_bytes_payload = msgspec.json.Decoder(_BytesPayload)
 
 
 # ---------------------------------------------------------------- in
@@ -88,7 +83,7 @@ def _unwrapped(payload: Raw) -> Raw:
     if _json_fields.decode(text).keys() != {"payload_base64"}:
         return payload
     try:
-        return cast("Raw", _bytes_payload.decode(text).payload_base64)
+        return cast("Raw", unwrapped(text))
     except msgspec.ValidationError as error:
         raise InvalidItemError("payload_base64 is not a base64 string") from error
 
@@ -133,7 +128,7 @@ def dress(messages: Messages, media: Media) -> None:
         if media is not JSON:
             message.payload = Raw(_to_msgpack(payload))
         elif not isinstance(payload, Raw):
-            message.payload = Raw(b'{"payload_base64":"%b"}' % b64encode(payload))
+            message.payload = wrapped(payload)
 
 
 def _to_msgpack(payload: Raw | bytes) -> bytes:

@@ -23,7 +23,7 @@ from spillway.wire import (
 )
 
 
-class PushRefusal(PushReply):
+class PushRefusal(PushReply, kw_only=True):
     """Every item failed: what became of each, and the error of the first."""
 
     error: ErrorDetail
@@ -58,7 +58,7 @@ async def push(call: Call) -> Response:
     if batch.failed:
         results = _merged(results, batch.failed)
     if any(result.status != "failed" for result in results):
-        return call.reply(PushReply(results=results), 201)
+        return call.reply(PushReply(results=results, durable=batch.qos > 0), 201)
     return _refused(call, results)
 
 

@@ -6,9 +6,9 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from spillway.api.call import Call
-from spillway.api.identity import is_name
 from spillway.api.response import Response, WrongMethodError
 from spillway.core.errors import BadRequestError, InvalidNameError, NotFoundError
+from spillway.wire import is_name
 
 Handler = Callable[[Call], Awaitable[Response]]
 Params = Mapping[str, str]

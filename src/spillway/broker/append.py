@@ -98,9 +98,16 @@ class Arrivals:
         ]
 
     def fail(self, results: list[PushResult | None], error: SpillwayError) -> None:
-        """None of them was stored."""
-        for index, item in zip(self.indexes, self.items, strict=True):
-            results[index] = failed(index, item, error)
+        """No success for any of them; with the ids under which they may be pushed again."""
+        detail, partition = error_detail(error), self.address.partition
+        for index, transaction_id in zip(self.indexes, self.ids, strict=True):
+            results[index] = PushResult(
+                index=index,
+                status="failed",
+                partition=partition,
+                transaction_id=transaction_id,
+                error=detail,
+            )
 
     def buffered(self, results: list[PushResult | None]) -> None:
         """All of them are in files."""

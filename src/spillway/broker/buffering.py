@@ -1,17 +1,17 @@
 """Which pushes go to files instead of the log, and how they get there."""
 
 import asyncio
-from base64 import b64encode
 
 import msgspec
 from msgspec import UNSET, Raw
 
 from spillway.broker.append import Arrivals, deliver_ms, expires_ms
 from spillway.broker.breaker import Breaker
-from spillway.core.errors import SpillwayError
+from spillway.core.errors import DatabaseUnavailableError, SpillwayError
 from spillway.spool.event import Event, moment
 from spillway.spool.spool import Parts, Spool
 from spillway.wire import PushResult
+from spillway.wire.payload import unwrapped, wrapped
 
 DOOR_S = 0.5
 """How long a push waits for the last of a backlog before it joins it."""
@@ -90,11 +90,21 @@ class Buffering:
             else:
                 self._spool.accept(parts)
         except SpillwayError as error:
+            told = _unknown(error) if doubt else error
             for one in arrivals:
-                one.fail(results, error)
+                one.fail(results, told)
             return
         for one in arrivals:
             one.buffered(results)
+
+
+def _unknown(error: SpillwayError) -> SpillwayError:
+    """What is said where a commit was tried, and the spool had no room: nobody guesses."""
+    return DatabaseUnavailableError(
+        "PostgreSQL went away inside the commit: it may or may not have been stored"
+        f" ({error.code}: {error.message})",
+        hint="push again with the same transaction ids: what was stored is a duplicate then",
+    )
 
 
 def events_of(arrivals: Arrivals, accepted_ms: int, *, doubt: bool) -> list[Event]:
@@ -138,14 +148,9 @@ def payload_text(payload: Raw | bytes) -> Raw:
     """A payload as it stands in a line: JSON text, whatever was pushed."""
     if isinstance(payload, Raw):
         return payload
-    return Raw(b'{"payload_base64":"%b"}' % b64encode(payload))
+    return wrapped(payload)
 
 
-class _BytesPayload(msgspec.Struct, forbid_unknown_fields=True):
-    payload_base64: bytes
-
-
-_bytes_payload = msgspec.json.Decoder(_BytesPayload)
 BYTES_HEAD = b'{"payload_base64":'
 
 
@@ -153,7 +158,7 @@ def payload_of(event: Event) -> Raw | bytes:
     """What was pushed: JSON text, or bytes."""
     if bytes(event.payload).startswith(BYTES_HEAD):
         try:
-            return _bytes_payload.decode(event.payload).payload_base64
+            return unwrapped(event.payload)
         except msgspec.ValidationError:
             pass  # another field stands beside it: it is the JSON that it looks like
     return event.payload

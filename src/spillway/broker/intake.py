@@ -23,18 +23,10 @@ from spillway.core.errors import (
 )
 from spillway.core.routing import DEFAULT_PARTITION, partition_of
 from spillway.spool.event import Address
-from spillway.wire import PushItem, PushResult, QueueOptions
+from spillway.wire import PushItem, PushResult, QueueOptions, is_name
 
-NAME_CHARS_MAX = 128
-_NAME_REST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 SPAN_MS_MAX = 366 * 86_400_000
 PRIORITY_DEFAULT = 2
-
-
-def is_name(name: str) -> bool:
-    """Whether it can be the name of a queue or a group."""
-    fits = 0 < len(name) <= NAME_CHARS_MAX
-    return fits and name[0] not in "._-" and _NAME_REST.issuperset(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from spillway.broker.dispatch import Dispatch
 from spillway.broker.facts import GROUP_DEFAULT, Facts, QueueFacts
 from spillway.broker.handwork import PAGE_VERSIONS, Handwork, Task
 from spillway.broker.insights import Insights
-from spillway.broker.intake import is_name
 from spillway.broker.lifecycle import Lifecycle, patched
 from spillway.broker.places import UNSETTLED, WAITING
 from spillway.broker.positions import Positions, normal_start
@@ -42,6 +41,7 @@ from spillway.wire import (
     Selection,
     UnblockRequest,
     VerbReply,
+    is_name,
 )
 
 

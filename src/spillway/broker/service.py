@@ -309,7 +309,7 @@ class Broker:
     def _is_connected(self) -> bool:
         return self.ownership.database_answers and not self.breaker.is_open
 
-    def health(self) -> HealthReply:
+    async def health(self) -> HealthReply:
         """How this broker is: ok while it holds its shards and PostgreSQL answers."""
         owned = sum(shard.owned for shard in self.shards)
         connected = self._is_connected()
@@ -330,6 +330,8 @@ class Broker:
                 failed=self.spool.quarantined,
                 held=self.spool.hold is not None,
                 breaker="open" if self.breaker.is_open else "closed",
+                disk_free_bytes=await self.spool.disk_free(),
+                replay_rate=round(self.replay.rate, 1),
             ),
         )
 

@@ -99,7 +99,7 @@ class Spoolkeeping:
             bytes_max=spool.config.bytes_max,
             oldest_s=round(spool.oldest_s, 3),
             age_max_s=spool.config.age_max_s,
-            disk_free=await asyncio.to_thread(spool.disk_free),
+            disk_free=await spool.disk_free(),
             files=spool.file_count,
             failed=spool.quarantined,
             lost=spool.lost,

@@ -1,6 +1,5 @@
 """The metrics of the spool. They need no PostgreSQL: they matter most while it is away."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 
@@ -38,7 +37,7 @@ class SpoolMetrics:
     async def collect(self) -> list[Family]:
         """Every family of the spool."""
         values = self._gauges() | self._totals()
-        values["disk_free_bytes"] = await asyncio.to_thread(self._spool.disk_free)
+        values["disk_free_bytes"] = await self._spool.disk_free()
         families = [
             family(f"spillway_spool_{name}", [Sample({}, value)]) for name, value in values.items()
         ]

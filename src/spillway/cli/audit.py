@@ -9,6 +9,7 @@ from spillway.cli.database import Data, DatabaseUrl, database
 from spillway.cli.outcome import FAILED, say
 from spillway.cli.output import print_facts, print_json, print_table
 from spillway.cli.session import Session, with_session
+from spillway.cli.spinner import spinning
 
 if TYPE_CHECKING:
     from spillway.wire import AuditReply
@@ -23,7 +24,8 @@ def audit(session: Session, *, data: Data = None, database_url: DatabaseUrl = No
     Asks the broker at --url; with --data or --database-url it reads PostgreSQL itself, broker or
     no broker. Prints every difference; exit code 1 if there is one. With --json: one document.
     """
-    reply = _run(session, data, database_url)
+    with spinning("reading the log"):
+        reply = _run(session, data, database_url)
     if session.json_:
         print_json(reply)
     else:

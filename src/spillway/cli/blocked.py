@@ -8,6 +8,7 @@ from spillway.cli.outcome import say
 from spillway.cli.output import age, print_json, print_json_lines, print_table
 from spillway.cli.selection import report, require, with_selection
 from spillway.cli.session import Session, with_session
+from spillway.cli.spinner import spinning
 
 if TYPE_CHECKING:
     from spillway.client.operations import Selected
@@ -56,7 +57,7 @@ def unblock(
 ) -> None:
     """Free blocked messages, and with them their line. With --json: one JSON document."""
     require(selection)
-    with session.client() as client:
+    with session.client() as client, spinning(f"unblock: {queue}"):
         reply = client.unblock(queue, action=action, **selection)
     if session.json_:
         print_json(reply)

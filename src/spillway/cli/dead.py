@@ -10,6 +10,7 @@ from spillway.cli.output import age, print_facts, print_json, print_json_lines, 
 from spillway.cli.selection import report, require, with_selection
 from spillway.cli.session import Session, with_session
 from spillway.cli.span import moment
+from spillway.cli.spinner import spinning
 from spillway.core.errors import MessageNotFoundError
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def show(
 def redrive(session: Session, queue: Queue, selection: "Selected", ids: Ids = None) -> None:
     """Put dead letters back to their lanes, with fresh attempts. With --json: one document."""
     require(selection, named=ids)
-    with session.client() as client:
+    with session.client() as client, spinning(f"redrive: {queue}"):
         reply = client.redrive(queue, ids=ids or None, **selection)
     if session.json_:
         print_json(reply)
@@ -131,7 +132,7 @@ def redrive(session: Session, queue: Queue, selection: "Selected", ids: Ids = No
 def purge(session: Session, queue: Queue, selection: "Selected", ids: Ids = None) -> None:
     """Delete dead letters for good. With --json: one JSON document."""
     require(selection, named=ids)
-    with session.client() as client:
+    with session.client() as client, spinning(f"purge: {queue}"):
         reply = client.purge(queue, what="dead", ids=ids or None, **selection)
     if session.json_:
         print_json(reply)
@@ -144,7 +145,7 @@ def purge(session: Session, queue: Queue, selection: "Selected", ids: Ids = None
 def park(session: Session, queue: Queue, selection: "Selected") -> None:
     """Give up on waiting messages by hand: they become dead letters. With --json: one document."""
     require(selection)
-    with session.client() as client:
+    with session.client() as client, spinning(f"park: {queue}"):
         reply = client.park(queue, **selection)
     if session.json_:
         print_json(reply)

@@ -18,10 +18,12 @@ from spillway.cli.session import Session, with_session
 from spillway.cli.span import span_ms
 
 if TYPE_CHECKING:
-    from spillway.wire import ErrorDetail, PushResult
+    from spillway.client.pushed import Pushed
+    from spillway.wire import ErrorDetail
 
 BATCH = 1_000
 FAILURES_SHOWN = 10
+UNWRITTEN = "buffered and not on disk yet"
 LOOKS_LIKE_JSON = ("{", "[", '"')
 
 Form = Literal["auto", "json", "text"]
@@ -56,6 +58,9 @@ def push(
     delay: Annotated[str | None, typer.Option(help="Not before: 500ms, 5s, 2m, 1h, 1d.")] = None,
     ttl: Annotated[str | None, typer.Option(help="Not after: 500ms, 5s, 2m, 1h, 1d.")] = None,
     trace_id: Annotated[str | None, typer.Option(help="Travels with the message.")] = None,
+    qos: Annotated[
+        int, typer.Option(min=0, max=1, help="0: answered before it is on disk; a kill loses it.")
+    ] = 1,
 ) -> None:
     """Push messages; without payloads each line of --file or stdin is one.
 
@@ -75,12 +80,13 @@ def push(
         "ttl_ms": span_ms(ttl),
         "trace_id": trace_id,
     }
+    level: Literal[0, 1] = 1 if qos else 0
     pushing = _Pushing(queue, form, as_json=session.json_)
     with session.client() as client, polite() as stop:
         with pushing.told(), _batches(payload, file, stop.is_set) as batches:
             for batch in batches:
                 items = [Item(queue, pushing.payload(text), **options) for text in batch]
-                pushing.take(client.push_many(items, raise_on_failure=False))
+                pushing.take(client.push_many(items, qos=level, raise_on_failure=False))
         stopped = stop.is_set()
     if stopped:
         raise typer.Exit(INTERRUPTED)
@@ -120,12 +126,12 @@ class _Pushing:
             say("  hint: --as json refuses such payloads, --as text says that they are meant so")
         return text
 
-    def take(self, results: "list[PushResult]") -> None:
+    def take(self, results: "list[Pushed]") -> None:
         for result in results:
             result.index = sum(self.count.values())
             if result.error is not None and self.count["failed"] < FAILURES_SHOWN:
                 self._say_failure(result.index, result.error)
-            self.count[result.status] += 1
+            self.count[result.status if result.durable else UNWRITTEN] += 1
         if self._as_json:
             print_json_lines(results)
 
@@ -150,7 +156,7 @@ class _Pushing:
         self._tell()
 
     def _tell(self) -> None:
-        kinds = ("stored", "duplicate", "buffered", "failed")
+        kinds = ("stored", "duplicate", "buffered", UNWRITTEN, "failed")
         parts = [f"{self.count[kind]} {kind}" for kind in kinds if self.count[kind]]
         say(f"{self._queue}: {', '.join(parts) or 'nothing to push'}")
 

@@ -12,6 +12,7 @@ from spillway.cli.selection import report, require, with_selection
 from spillway.cli.session import Session, with_session
 from spillway.cli.signature import Options, expanded
 from spillway.cli.span import moment, span_ms
+from spillway.cli.spinner import spinning
 
 if TYPE_CHECKING:
     from spillway.client import operations
@@ -46,7 +47,7 @@ OPTIONS: Options = {
     "backoff_base_ms": _option(str | None, "First wait before a retry: 1s.", "--backoff-base"),
     "backoff_cap_ms": _option(str | None, "Longest wait before a retry: 5m.", "--backoff-cap"),
     "max_ack_holes": _option(int | None, "Gaps between acks before new ones wait."),
-    "max_depth": _option(int | None, "Waiting messages before pushes are refused; 0: no cap."),
+    "max_depth": _option(int | None, "Depth of a lane at which pushes are refused; 0: no cap."),
     "dedupe_window_ms": _option(str | None, "How long ids are remembered: 10m.", "--dedupe-window"),
     "dedupe_count": _option(int | None, "How many ids are remembered."),
     "retention_ms": _option(str | None, "How long settled messages stay: 1d.", "--retention"),
@@ -190,7 +191,7 @@ def delete(session: Session, name: Name, yes: Yes = False, reason: Reason = None
 def purge(session: Session, name: Name, selection: "Selected") -> None:
     """Settle waiting messages unseen; needs a filter or --all. With --json: one document."""
     require(selection)
-    with session.client() as client:
+    with session.client() as client, spinning(f"purge: {name}"):
         reply = client.purge(name, what="waiting", **selection)
     if session.json_:
         print_json(reply)

@@ -15,7 +15,7 @@ def seek(
     session: Session,
     queue: Annotated[str, typer.Argument(help="The queue.")],
     to: Annotated[
-        str, typer.Argument(help="earliest, latest, a time, a span such as 2h ago, or a version.")
+        str, typer.Argument(help="earliest, latest, a time, a span back such as 2h, or a version.")
     ],
     *,
     group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")] = "default",

@@ -20,10 +20,11 @@ from spillway.client.identity import identity_headers
 from spillway.client.loop_transport import LoopTransport
 from spillway.client.message import AsyncMessage, Messages
 from spillway.client.protocol import Request
+from spillway.client.pushed import Pushed
 from spillway.client.retry import RetryPolicy, Trial, policy_of
 from spillway.client.sync_client import DEFAULT_URL
 from spillway.core.errors import SpillwayError
-from spillway.wire import Consumer, Extend, Nack, PushResult, SettleLease, SettleReply
+from spillway.wire import Consumer, Extend, Nack, SettleLease, SettleReply
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -163,16 +164,16 @@ class AsyncClient(AsyncDoor):
         *,
         qos: Literal[0, 1] = 1,
         raise_on_failure: bool = True,
-    ) -> list[PushResult]:
+    ) -> list[Pushed]:
         """Store many messages in as few requests as the limits allow; results in their order."""
-        results: list[PushResult] = []
+        results: list[Pushed] = []
         for batch in batches(items, qos=qos):
             results.extend(await self._push_batch(batch))
         if raise_on_failure and any(result.status == "failed" for result in results):
             raise PushFailedError(results)
         return results
 
-    async def _push_batch(self, batch: Batch) -> list[PushResult]:
+    async def _push_batch(self, batch: Batch) -> list[Pushed]:
         try:
             return placed(batch, await self.send(batch.request))
         except SpillwayError as error:

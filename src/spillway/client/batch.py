@@ -16,15 +16,16 @@ from spillway.client.errors import ClientUsageError, error_of
 from spillway.client.http1 import Response
 from spillway.client.payload import shape, unknown_number
 from spillway.client.protocol import JSON_HEADERS, Request
+from spillway.client.pushed import Pushed, PushedReply
 from spillway.core.errors import InvalidItemError, SpillwayError
-from spillway.wire import ErrorDetail, PushItem, PushReply, PushResult
+from spillway.wire import ErrorDetail, PushItem
 
 ITEMS_MAX = 5_000
 BYTES_MAX = 8 * 1024 * 1024
 FAILURE_STATUSES = frozenset(range(400, 600))
 
 _encoder = msgspec.json.Encoder()
-_reply_decoder = msgspec.json.Decoder(PushReply)
+_reply_decoder = msgspec.json.Decoder(PushedReply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Batch:
 
     start: int
     transaction_ids: list[str]
-    request: Request[list[PushResult]]
+    request: Request[list[Pushed]]
 
 
 def mint_prefix() -> str:
@@ -163,7 +164,7 @@ def batches(
         yield Batch(start, ids, push_request(parts, qos))
 
 
-def push_request(parts: list[bytes], qos: int) -> Request[list[PushResult]]:
+def push_request(parts: list[bytes], qos: int) -> Request[list[Pushed]]:
     """One push of items that are JSON already."""
     body = b'{"items":[' + b",".join(parts) + b'],"qos":%d}' % qos
     return Request(
@@ -177,40 +178,40 @@ def push_request(parts: list[bytes], qos: int) -> Request[list[PushResult]]:
     )
 
 
-def read_results(response: Response) -> list[PushResult]:
+def read_results(response: Response) -> list[Pushed]:
     """The result of each item.
 
     When all of them failed because the broker cannot now, that is raised, so that the whole batch
     is tried again. Single failed items are never tried again: they would land behind later ones.
     """
-    results = _reply_decoder.decode(response.body).results
+    results = _reply_decoder.decode(response.body).each()
     if response.status >= 300:
         raise_if_all_transient(results)
     return results
 
 
-def raise_if_all_transient(results: list[PushResult]) -> None:
+def raise_if_all_transient(results: list[Pushed]) -> None:
     errors = [error_of(result.error) for result in results if result.error is not None]
     if errors and len(errors) == len(results) and all(error.transient for error in errors):
         raise errors[0]
 
 
-def placed(batch: Batch, results: list[PushResult]) -> list[PushResult]:
+def placed(batch: Batch, results: list[Pushed]) -> list[Pushed]:
     """The results with their index in the whole call instead of in the request."""
     for result in results:
         result.index += batch.start
     return results
 
 
-def all_failed(batch: Batch, detail: ErrorDetail) -> list[PushResult]:
+def all_failed(batch: Batch, detail: ErrorDetail) -> list[Pushed]:
     """Results for a batch that never got an answer; the ids allow a safe repetition."""
     return [
-        PushResult(index=batch.start + at, status="failed", transaction_id=tid, error=detail)
+        Pushed(index=batch.start + at, status="failed", transaction_id=tid, error=detail)
         for at, tid in enumerate(batch.transaction_ids)
     ]
 
 
-def single(results: list[PushResult]) -> PushResult:
+def single(results: list[Pushed]) -> Pushed:
     """The only result of a push of one; its failure as an error."""
     result = results[0]
     if result.status == "failed":
@@ -218,7 +219,7 @@ def single(results: list[PushResult]) -> PushResult:
     return result
 
 
-def failure_of(result: PushResult) -> SpillwayError:
+def failure_of(result: Pushed) -> SpillwayError:
     if result.error is None:
         return SpillwayError(f"item {result.index} failed without a reason")
     return error_of(result.error)

@@ -5,8 +5,9 @@ Codes, not texts, cross the wire: the class raised here is the class the broker 
 
 from functools import cache
 
+from spillway.client.pushed import Pushed
 from spillway.core.errors import SpillwayError
-from spillway.wire import ErrorDetail, PushResult
+from spillway.wire import ErrorDetail
 
 TRANSIENT_STATUSES = frozenset({429, 502, 503, 504})
 
@@ -76,7 +77,7 @@ class PushFailedError(SpillwayError):
     status = 400
     hint = "look at .failed; the others of the batch are stored (see .results)"
 
-    def __init__(self, results: list[PushResult]) -> None:
+    def __init__(self, results: list[Pushed]) -> None:
         self.results = results
         self.failed = [result for result in results if result.status == "failed"]
         super().__init__(f"{len(self.failed)} of {len(results)} messages failed{self._first()}")

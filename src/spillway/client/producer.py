@@ -14,13 +14,13 @@ from spillway.client.errors import (
     ClientUsageError,
     PushFailedError,
 )
-from spillway.wire import PushResult
+from spillway.client.pushed import Pushed
 
 
 class Pusher(Protocol):
     """What a producer needs of its client."""
 
-    def push_many(self, items: list[Item], *, raise_on_failure: bool = ...) -> list[PushResult]: ...
+    def push_many(self, items: list[Item], *, raise_on_failure: bool = ...) -> list[Pushed]: ...
 
 
 class AsyncPusher(Protocol):
@@ -28,7 +28,7 @@ class AsyncPusher(Protocol):
 
     async def push_many(
         self, items: list[Item], *, raise_on_failure: bool = ...
-    ) -> list[PushResult]: ...
+    ) -> list[Pushed]: ...
 
 
 class _Numbering:
@@ -89,7 +89,7 @@ class Producer:
         if due or len(self._items) >= self._batch:
             self.flush()
 
-    def flush(self) -> list[PushResult]:
+    def flush(self) -> list[Pushed]:
         """Send what is held; raises PushFailedError for refused items, which are then dropped."""
         if not self._items:
             return []
@@ -118,7 +118,7 @@ class Producer:
         self.close()
 
 
-_Waiting = tuple[Item, "asyncio.Future[PushResult]"]
+_Waiting = tuple[Item, "asyncio.Future[Pushed]"]
 
 
 class AsyncProducer:
@@ -145,13 +145,13 @@ class AsyncProducer:
         self._flusher: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def push(self, queue: str, payload: object, **options: Unpack[ItemOptions]) -> PushResult:
+    async def push(self, queue: str, payload: object, **options: Unpack[ItemOptions]) -> Pushed:
         """Store a message; its failure is raised here."""
         if self._closed:
             raise ClientClosedError("the producer is closed")
         item = self._numbering.item(queue, payload, options)
         async with self._room:
-            stored: asyncio.Future[PushResult] = asyncio.get_running_loop().create_future()
+            stored: asyncio.Future[Pushed] = asyncio.get_running_loop().create_future()
             self._waiting.append((item, stored))
             if self._flusher is None or self._flusher.done():
                 self._flusher = asyncio.create_task(self._flush())
@@ -198,7 +198,7 @@ class AsyncProducer:
             _answer(stored, failure_of(result) if result.status == "failed" else result)
 
 
-def _answer(stored: "asyncio.Future[PushResult]", outcome: PushResult | Exception) -> None:
+def _answer(stored: "asyncio.Future[Pushed]", outcome: Pushed | Exception) -> None:
     if stored.done():  # its caller was cancelled
         return
     if isinstance(outcome, Exception):

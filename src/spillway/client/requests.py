@@ -16,13 +16,13 @@ from spillway.client.batch import (
     single,
 )
 from spillway.client.protocol import JSON_HEADERS, Request, at, json_reply
+from spillway.client.pushed import Pushed
 from spillway.wire import (
     Consumer,
     Extend,
     LeaseReply,
     LeaseRequest,
     Nack,
-    PushResult,
     SettleLease,
     SettleReply,
     SettleRequest,
@@ -47,7 +47,7 @@ def push(
     trace_id: str | None = None,
     priority: int = 2,
     qos: Literal[0, 1] = 1,
-) -> Request[PushResult]:
+) -> Request[Pushed]:
     """Store one message; returns when it is durable (unless `qos=0`)."""
     transaction_id = transaction_id or f"{mint_prefix()}-0"
     item = Item(

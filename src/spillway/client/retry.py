@@ -45,8 +45,10 @@ def retry_after_s(response: Response) -> float:
 def may_repeat(error: SpillwayError, *, safe: bool) -> bool:
     """Whether a repetition cannot do the thing twice.
 
-    A broker that answers "not now" has done nothing, so anything may be asked again. After a
-    broken connection nobody knows: then only what the broker takes as the same request again.
+    A broker that answers "not now" has done nothing, or says that it may have. Anything may be
+    asked again: a push is known by its transaction ids and a settlement by its receipts, verbs
+    find nothing left to do, and a lease that nobody heard of ends. After a broken connection
+    nobody knows: then only what the broker takes as the same request again.
     """
     if isinstance(error, BrokerUnreachableError):
         return safe or not error.sent

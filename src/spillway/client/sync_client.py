@@ -18,10 +18,11 @@ from spillway.client.http1 import Response, encode, origin_of
 from spillway.client.identity import identity_headers
 from spillway.client.message import Message, Messages
 from spillway.client.protocol import Request
+from spillway.client.pushed import Pushed
 from spillway.client.retry import RetryPolicy, Trial, policy_of
 from spillway.client.socket_transport import SocketTransport
 from spillway.core.errors import SpillwayError
-from spillway.wire import Consumer, Extend, Nack, PushResult, SettleLease, SettleReply
+from spillway.wire import Consumer, Extend, Nack, SettleLease, SettleReply
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -159,16 +160,16 @@ class Client(Door):
         *,
         qos: Literal[0, 1] = 1,
         raise_on_failure: bool = True,
-    ) -> list[PushResult]:
+    ) -> list[Pushed]:
         """Store many messages in as few requests as the limits allow; results in their order."""
-        results: list[PushResult] = []
+        results: list[Pushed] = []
         for batch in batches(items, qos=qos):
             results.extend(self._push_batch(batch))
         if raise_on_failure and any(result.status == "failed" for result in results):
             raise PushFailedError(results)
         return results
 
-    def _push_batch(self, batch: Batch) -> list[PushResult]:
+    def _push_batch(self, batch: Batch) -> list[Pushed]:
         try:
             return placed(batch, self.send(batch.request))
         except SpillwayError as error:

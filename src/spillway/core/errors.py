@@ -175,7 +175,7 @@ class QuotaExceededError(SpillwayError):
 
 
 class QueueFullError(SpillwayError):
-    """The queue is at its cap of waiting messages."""
+    """A lane of the queue is as deep as it may be."""
 
     code = "queue_full"
     status = 429

@@ -12,8 +12,9 @@ A message is, for one group, in exactly one of these states:
 
 `decide` looks at the state and answers a command with events; it changes nothing. `evolve` folds
 one event into the state; it decides nothing. The state after a restart is the same fold over the
-stored events, so whatever was answered is remembered. TRANSITIONS below is the whole law: `evolve`
-refuses what it does not list, the docs draw it, and the tests use it as their oracle.
+stored events, so whatever was answered is remembered. TRANSITIONS below is the whole law, as data:
+the docs draw it, and the tests hold `evolve` to it, which makes each move that it lists and refuses
+every other. `evolve` itself does not read it: it checks what it is about to change.
 
 Versions are kept as ranges. What is not mentioned anywhere is fresh: above `frontier` and not
 settled. So a million waiting messages cost nothing here, and a lease of a thousand is one pair.

@@ -48,15 +48,19 @@ class Behind:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="spool-behind")
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + self._flush_s
         while self._lines:
             if not self._closing:
-                await self._linger()
+                await self._linger(due_s)
+            # What comes while this is being written has begun to wait.
+            due_s = loop.time() + self._flush_s
             await self._flush()
         self._task = None
 
-    async def _linger(self) -> None:
+    async def _linger(self, until_s: float) -> None:
         try:
-            async with asyncio.timeout(self._flush_s):
+            async with asyncio.timeout_at(until_s):
                 await self._enough.wait()
         except TimeoutError:
             pass

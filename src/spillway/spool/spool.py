@@ -26,6 +26,8 @@ from spillway.spool.quarantine import Mark, Quarantine, mark_of
 
 log = structlog.get_logger(__name__)
 
+DISK_PATIENCE_S = 1.0
+
 Parts = list[tuple[Address, list[Event]]]
 """Events by whose order they belong to."""
 
@@ -305,10 +307,11 @@ class Spool:
         """How many files hold events, those that are being written too."""
         return len(self.files) + sum(opened.events > 0 for opened in self._open.values())
 
-    def disk_free(self) -> int:
+    async def disk_free(self) -> int:
         """Bytes left on the disk of the folder; a disk that does not answer has none."""
         try:
-            return shutil.disk_usage(self.config.folder).free
+            async with asyncio.timeout(DISK_PATIENCE_S):
+                return (await asyncio.to_thread(shutil.disk_usage, self.config.folder)).free
         except OSError:
             return 0
 

@@ -1,6 +1,5 @@
 """Checks buffer files: every checksum, and that `seq` ascends within a source. Changes nothing."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -22,22 +21,10 @@ class FileCheck(msgspec.Struct):
     problems: list[str] = msgspec.field(default_factory=list)
     """The first of them, with their lines."""
 
-    @property
-    def is_sound(self) -> bool:
-        """Whether all of it is as it was written."""
-        return not (self.damaged or self.out_of_order)
-
     def note(self, line: int, what: str) -> None:
         """One more problem."""
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(f"line {line}: {what}")
-
-
-def check(paths: Iterable[Path]) -> Iterable[FileCheck]:
-    """Each file in turn, in the order given."""
-    last: dict[str, int] = {}
-    for path in paths:
-        yield check_file(path, last)
 
 
 def check_file(path: Path, last: dict[str, int]) -> FileCheck:
@@ -57,8 +44,3 @@ def check_file(path: Path, last: dict[str, int]) -> FileCheck:
             found.note(line, f"seq {seq} comes after {last[source]}")
         last[source] = max(seq, last.get(source, 0))
     return found
-
-
-def check_folder(folder: Path) -> list[FileCheck]:
-    """All buffer files of a spool folder."""
-    return list(check(disk.entries(folder)[0]))

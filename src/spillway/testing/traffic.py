@@ -19,9 +19,10 @@ from typing import Any, NamedTuple, Self
 from spillway.client.async_client import AsyncClient
 from spillway.client.batch import Item
 from spillway.client.message import AsyncMessage
+from spillway.client.pushed import Pushed
 from spillway.client.retry import NO_RETRIES, RetryPolicy
 from spillway.core.errors import SpillwayError
-from spillway.wire import Nack, PushResult, SettleLease, SettleResult
+from spillway.wire import Nack, SettleLease, SettleResult
 
 PATIENT = RetryPolicy(attempts_max=100_000, base_s=0.02, cap_s=0.2, total_s=120)
 POLL_S = 0.01
@@ -74,7 +75,7 @@ class Books:
     wrongs: list[str] = field(default_factory=list)
     """What no consumer should ever see."""
 
-    def note_push(self, queue: str, results: Sequence[PushResult]) -> None:
+    def note_push(self, queue: str, results: Sequence[Pushed]) -> None:
         """A push was answered."""
         for result in results:
             self.statuses[result.status] += 1
@@ -242,7 +243,7 @@ class Traffic:
             self.books.answers.append(Answer(now_s, now_s - began_s, statuses))
             await asyncio.sleep(self._breath_s)
 
-    async def _push(self, items: list[Item]) -> list[PushResult]:
+    async def _push(self, items: list[Item]) -> list[Pushed]:
         while True:
             try:
                 return await self._pushing.push_many(items)

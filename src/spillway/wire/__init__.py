@@ -71,6 +71,7 @@ from spillway.wire.shapes import (
     Text,
     Timestamp,
     Version,
+    is_name,
     moment_of,
 )
 from spillway.wire.spool import (
@@ -193,5 +194,6 @@ __all__ = [
     "UnblockRequest",
     "VerbReply",
     "Version",
+    "is_name",
     "moment_of",
 ]

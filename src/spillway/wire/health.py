@@ -6,7 +6,7 @@ from spillway.wire.shapes import Reply
 
 
 class SpoolHealth(Reply):
-    """What waits in files, and why."""
+    """What waits in files, and why; `replay_rate` is events a second."""
 
     pending: int
     bytes: int
@@ -14,6 +14,8 @@ class SpoolHealth(Reply):
     failed: int
     held: bool
     breaker: Literal["closed", "open"]
+    disk_free_bytes: int
+    replay_rate: float
 
 
 class HealthReply(Reply):

@@ -34,7 +34,7 @@ class PushItem(Request):
 
 
 class PushRequest(Request):
-    """Messages to store, for one or many queues. `qos` 1 answers when they are durable."""
+    """Messages to store, for one or many queues. `qos` 1 is answered when they are durable."""
 
     items: list[PushItem]
     qos: Literal[0, 1] = 1
@@ -51,10 +51,11 @@ class PushResult(Reply, omit_defaults=True):
     error: ErrorDetail | None = None
 
 
-class PushReply(Reply):
-    """One result an item, in the order of the request."""
+class PushReply(Reply, omit_defaults=True):
+    """One result an item, in the request's order. `durable` false: not on disk yet (`qos` 0)."""
 
     results: list[PushResult]
+    durable: bool = True
 
 
 class Consumer(Request):

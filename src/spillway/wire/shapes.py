@@ -1,5 +1,6 @@
 """What all shapes are made of: names, spans, the strict request, the tolerant reply, the error."""
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -25,6 +26,14 @@ Order = Literal["none", "key", "partition"]
 OnExhausted = Literal["park", "block", "drop"]
 PushStatus = Literal["stored", "duplicate", "buffered", "failed"]
 SettleStatus = Literal["acked", "nacked", "parked", "extended", "refused"]
+
+
+_name = re.compile(NAME_PATTERN)
+
+
+def is_name(text: str) -> bool:
+    """Whether it can be the name of an org, a queue or a group."""
+    return _name.match(text) is not None
 
 
 def moment_of(start: str) -> datetime | None:

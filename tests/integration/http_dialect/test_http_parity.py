@@ -16,7 +16,7 @@ VARIES = {
     "oldest_ready_at", "at", "id", "spillway-origin-transaction-id", "spillway-origin-dead-id",
     "uptime_s", "lease_until", "started_at", "seen_at", "commit_seq", "at_ms", "deadline_ms",
     "folder", "file", "since", "oldest_at", "oldest_s", "accepted_at", "seq", "disk_free",
-    "accepted", "discarded", "bytes",
+    "disk_free_bytes", "accepted", "discarded", "bytes",
 }  # fmt: skip
 REFERENCE = {"/openapi.json", "/docs", "/metrics"}
 

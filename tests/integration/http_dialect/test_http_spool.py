@@ -62,6 +62,22 @@ async def held_file(site, *payloads, queue="orders", **item) -> str:
     return site.broker.spool.files[-1].name
 
 
+async def test_health_shows_how_much_room_there_is_and_how_fast_it_empties(site, monkeypatch):
+    """What a probe wants to know of the spool, without a second question."""
+    spool = site.broker.spool
+    site.broker.replay.rate = 1234.56
+    shown = (await site.ask("GET", "/health"))["spool"]
+    assert shown["disk_free_bytes"] > 0
+    assert shown["replay_rate"] == 1234.6
+
+    def no_answer(_):
+        raise OSError("it is gone")
+
+    monkeypatch.setattr("shutil.disk_usage", no_answer)
+    assert (await site.ask("GET", "/health"))["spool"]["disk_free_bytes"] == 0
+    assert await spool.disk_free() == 0
+
+
 async def failed_file(site, eventually_async, *payloads) -> str:
     """The name of a file of events that failed: their queue had been deleted."""
     await site.make("doomed")

@@ -117,7 +117,10 @@ def recovered(eventually_async) -> Callable[..., Any]:
     """Comes back when the broker has its database again."""
 
     async def wait(desk: Any) -> None:
-        await eventually_async(lambda: desk.broker.health().status == "ok", 20)
+        async def is_well() -> bool:
+            return (await desk.broker.health()).status == "ok"
+
+        await eventually_async(is_well, 20)
 
     return wait
 

@@ -102,7 +102,7 @@ async def test_a_limit_that_was_lowered(open_desk, database, drained, failed, re
         assert failed() == [(long, "invalid_item")]
         assert await database.log() == ["1", "3"]
     async with open_desk() as desk:
-        assert desk.broker.health().spool.failed == 1
+        assert (await desk.broker.health()).spool.failed == 1
         await revived(desk)
         assert await database.log() == ["1", "3", long]
 

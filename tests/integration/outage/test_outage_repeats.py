@@ -131,6 +131,35 @@ async def test_a_connection_that_dies_in_the_commit(  # noqa: PLR0917 (a table)
         assert await database.log() == ["0", "1", "2", "3"]
 
 
+@pytest.mark.parametrize("lands", [True, False], ids=["landed", "lost"])
+async def test_nobody_guesses_when_the_spool_is_full_too(
+    open_desk, database, recovered, monkeypatch, lands
+):
+    """It may or may not be stored: so it is said, with the id that makes a repetition safe."""
+    write = Writer.write
+
+    async def break_off(self, *arguments):
+        monkeypatch.undo()
+        if lands:
+            assert await write(self, *arguments)
+        raise psycopg.OperationalError("the connection broke")
+
+    mib = 1024 * 1024
+    large = wire.PushItem("orders", msgspec.Raw(b'"%b"' % (b"x" * (mib - 2))))
+    async with open_desk(num_shards=1, file_buffer_bytes_max=mib) as desk:
+        await desk.queue()
+        monkeypatch.setattr(Writer, "write", break_off)
+        (result,) = await desk.broker.push("default", [large])
+        assert (result.status, result.error.code) == ("failed", "database_unavailable")
+        assert "may or may not have been stored" in result.error.message
+        assert "nothing" not in result.error.hint
+        await recovered(desk)
+        large.transaction_id = result.transaction_id
+        (again,) = await desk.broker.push("default", [large])
+        assert (again.status, again.version) == ("duplicate" if lands else "stored", 1)
+        assert len(await database.log()) == 1
+
+
 async def test_a_replay_whose_own_commit_dies_goes_on_behind_it(
     open_desk, database, drained, monkeypatch
 ):

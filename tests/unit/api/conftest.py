@@ -283,7 +283,7 @@ class StandIn:
         self.asked("blocked", org, queue, group)
         return wire.BlockedReply(blocked=[])
 
-    def health(self):
+    async def health(self):
         return wire.HealthReply(
             status=self.status,
             ready=self.status == "ok",
@@ -293,7 +293,14 @@ class StandIn:
             shards_owned=4,
             shards_total=4,
             spool=wire.SpoolHealth(
-                pending=0, bytes=0, oldest_s=0.0, failed=0, held=False, breaker="closed"
+                pending=0,
+                bytes=0,
+                oldest_s=0.0,
+                failed=0,
+                held=False,
+                breaker="closed",
+                disk_free_bytes=1,
+                replay_rate=0.0,
             ),
         )
 

@@ -30,6 +30,14 @@ async def test_good_items_are_stored_in_order(skin, broker):
     assert (org, len(items), qos) == ("default", 2, 0)
 
 
+async def test_qos_0_says_that_nothing_is_durable_yet(skin):
+    """Once for all of them; an ordinary answer does not grow."""
+    answer = await skin("POST", "/v1/messages", body_of(GOOD, qos=0))
+    assert answer.json["durable"] is False
+    answer = await skin("POST", "/v1/messages", body_of(GOOD))
+    assert answer.json.keys() == {"results"}
+
+
 async def test_a_payload_is_kept_byte_for_byte(skin, broker):
     """JSON text is not decoded and written anew."""
     text = b'{ "b": 1.0, "a": 1e5, "big": 123456789012345678901234567890, "b": 2 }'

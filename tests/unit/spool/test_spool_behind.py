@@ -1,6 +1,7 @@
 """Write-behind: answered first, written a moment later, lost only by a kill or a dead disk."""
 
 import asyncio
+import time
 
 import pytest
 from structlog.testing import capture_logs
@@ -82,6 +83,20 @@ async def test_what_is_being_written_does_not_fill_the_next_batch(sink):
     assert (sink.batches, behind.pending) == ([[b"1", b"2", b"3"]], 1)
     await behind.close()
     assert sink.batches[1:] == [[b"4"]]
+
+
+async def test_what_comes_during_a_write_waits_no_longer_than_that(sink, monkeypatch):
+    """The moment counts from when the write began: a slow disk does not add to it."""
+    loop = asyncio.get_running_loop()
+    behind = Behind(sink.write, NEVER_MS, 2)
+    sink.free.clear()
+    behind.accept([b"1", b"2"])
+    await sink.next_try()
+    behind.accept([b"3"])
+    monkeypatch.setattr(loop, "time", lambda: time.monotonic() + NEVER_MS / 1000)
+    sink.free.set()
+    await sink.next_try()
+    assert sink.batches == [[b"1", b"2"], [b"3"]]
 
 
 async def test_what_is_being_written_could_still_be_lost(sink, monkeypatch):
