@@ -46,11 +46,17 @@ GUARDED = {
         {"lane_id": "7", "start": "2000", "end": "2500", "bytes": "4000000"},
         {"message_batch_pkey"},
     ),
-    "batches_recent": (
-        {"lane_id": "7", "count": "500", "since_ms": "1700000000000"},
+    "ids_before": (
+        {
+            "lane_id": "7",
+            "before": "4000",
+            "since_ms": "1700000000000",
+            "limit": "100",
+            "bytes": "4000000",
+        },
         {"message_batch_pkey"},
     ),
-    "batches_timed": ({"lane_id": "7", "after": "2000"}, {"message_batch_timed"}),
+    "times_behind": ({"lane_id": "7", "after": "2000", "limit": "100"}, {"message_batch_timed"}),
     "lane_tails": ({"lane_ids": LANES}, {"message_batch_pkey"}),
     "control_since": (
         {
@@ -189,7 +195,7 @@ def test_pruning_looks_no_further_than_it_may_go(conn):
 
 
 @pytest.mark.parametrize("mode", PLANS)
-@pytest.mark.parametrize("name", ["lane_tails", "appended_at"])
+@pytest.mark.parametrize("name", ["lane_tails", "appended_at", "ids_before"])
 def test_one_row_is_taken_from_the_index_in_its_order(conn, name, mode):
     """The end of a lane is the first row of a backward scan, not the last of a sorted lane."""
     found = explain(conn, name, GUARDED[name][0], mode)
@@ -203,5 +209,5 @@ def test_a_timed_batch_is_found_among_many(conn):
     """The guard guards: without its index the same statement would be another plan."""
     with conn.transaction(force_rollback=True):
         conn.execute("DROP INDEX spillway.message_batch_timed")
-        found = explain(conn, "batches_timed", GUARDED["batches_timed"][0], PLANS[0])
+        found = explain(conn, "times_behind", GUARDED["times_behind"][0], PLANS[0])
     assert indexes(found) == {"message_batch_pkey"}

@@ -137,31 +137,28 @@ FROM spillway.message_batch AS b, span
 WHERE b.lane_id = %(lane_id)s AND b.base_version BETWEEN span.first AND span.last
 ORDER BY b.base_version
 
--- name: batches_timed
--- The batches in which some message has a deliver_at or an expires_at.
-SELECT base_version, appended_at, transaction_ids, keys, headers, payloads,
-    content_types, deliver_at, expires_at, trace_ids
+-- name: times_behind
+-- A page of the batches in which some message has a deliver_at or an expires_at: the times alone.
+SELECT base_version, deliver_at, expires_at
 FROM spillway.message_batch
-WHERE lane_id = %(lane_id)s AND base_version + count - 1 > %(after)s
+WHERE lane_id = %(lane_id)s AND base_version > %(after)s
     AND (deliver_at IS NOT NULL OR expires_at IS NOT NULL)
-ORDER BY base_version
+ORDER BY base_version LIMIT %(limit)s
 
--- name: batches_recent
--- The newest batches back to a moment or a count.
-SELECT base_version, appended_at, transaction_ids, keys, headers, payloads,
-    content_types, deliver_at, expires_at, trace_ids
+-- name: ids_before
+-- The batches before a version back to a moment, newest first, up to a size: ids and payloads.
+SELECT base_version, appended_at, transaction_ids, payloads
 FROM (
-    SELECT *, sum(count) OVER (ORDER BY base_version DESC) - count AS newer
-    FROM spillway.message_batch
-    WHERE lane_id = %(lane_id)s
-        AND base_version > (
-            SELECT coalesce(max(base_version), 0) - %(count)s FROM spillway.message_batch
-            WHERE lane_id = %(lane_id)s
-        )
-        AND appended_at > to_timestamp(%(since_ms)s / 1000.0)
+    SELECT *, sum(pg_column_size(payloads)) OVER (ORDER BY base_version DESC)
+        - pg_column_size(payloads) AS newer_bytes
+    FROM (
+        SELECT base_version, appended_at, transaction_ids, payloads FROM spillway.message_batch
+        WHERE lane_id = %(lane_id)s AND base_version < %(before)s
+        ORDER BY base_version DESC LIMIT %(limit)s
+    ) AS newest
 ) AS recent
-WHERE newer < %(count)s
-ORDER BY base_version
+WHERE newer_bytes < %(bytes)s AND appended_at > to_timestamp(%(since_ms)s / 1000.0)
+ORDER BY base_version DESC
 
 -- name: org_ensure
 -- An org is made by its first use.
