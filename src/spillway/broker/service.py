@@ -178,7 +178,12 @@ class Broker:
             events_min=self.config.checkpoint_events_min,
         )
         self.pruner = Pruner(
-            self.facts, self.shards, self.database, self.clock, self.config.prune_interval_s
+            self.facts,
+            self.shards,
+            self.database,
+            self.clock,
+            spool=self.spool,
+            interval_s=self.config.prune_interval_s,
         )
         self.ownership = Ownership(
             self.shards,
