@@ -159,7 +159,8 @@ def _group_entry(restored: checkpoints.Folded) -> GroupEntry:
         log.warning("checkpoint_fallback", lane=lane_id, group=group, problem=problem)
     if restored.error is not None:
         return GroupEntry(seq=restored.seq, error=restored.error)
-    return GroupEntry(restored.state, restored.seq, restored.events)
+    # What the last lease got is not in the log: whoever waits looks again on the first change.
+    return GroupEntry(restored.state, restored.seq, restored.events, held_back=True)
 
 
 def _entry(facts: LaneFacts, row: tuple[int, int, int], budgets: dict[int, Budget]) -> LaneEntry:

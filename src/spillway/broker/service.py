@@ -195,12 +195,14 @@ class Broker:
             lease_s=self.config.shard.lease_s,
         )
         self.awakening = Awakening(self.shards, self.facts, self.dispatch, self.database)
+        self.sweeper.on_away_due = self.awakening.ring
         self.census = Census(self.facts, self.shards, self.database)
         self.evictor = Evictor(
             self.shards,
             self.clock,
             self.checkpointer,
             self.census,
+            self.sweeper,
             lane_idle_s=self.config.lane_idle_s,
             lanes_max=self.config.lanes_in_memory_max,
         )
