@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from spillway.core.errors import DatabaseUnavailableError
 from spillway.settings import Settings
 from spillway.wiring import running_broker
 
@@ -76,17 +77,93 @@ async def test_a_scrape_counts_a_lane_before_and_after_it_left(crowded):
     assert await crowded.broker.census.run_once() == 0
 
 
-async def test_a_lane_with_a_live_lease_stays_and_a_settled_one_goes(crowded):
-    """The end of a lease keeps its lane in memory; once it is settled, its alarm is nobody's."""
-    await fill(crowded)
-    held, settled = await crowded.lease(2, visibility_ms=3_600_000)
-    await crowded.ack(settled)
-    for shard in crowded.broker.shards:
+async def evict_idle(desk) -> int:
+    """Let every lane go that may, as if nobody had used any for long."""
+    for shard in desk.broker.shards:
         for entry in shard.entries.values():
-            entry.used_ms = min(entry.used_ms, 1)
-    await crowded.broker.evictor.run_once()
-    assert held.partition in in_memory(crowded)
-    assert settled.partition not in in_memory(crowded)
+            entry.used_ms = 1
+    desk.broker.evictor._looked_ms = 0
+    return await desk.broker.evictor.run_once()
+
+
+async def test_a_lane_whose_lease_ends_soon_stays_and_a_settled_one_goes(crowded):
+    """The clock is about to act on the one; the alarm of the other is nobody's."""
+    await fill(crowded)
+    held, settled = await crowded.lease(2, visibility_ms=30_000)
+    await crowded.ack(settled)
+    await evict_idle(crowded)
+    assert in_memory(crowded) == {held.partition}
+
+
+async def test_a_lane_with_a_long_lease_leaves_and_its_receipt_is_good(crowded):
+    """A million leases of an hour are not a million objects either."""
+    await fill(crowded)
+    held = await crowded.lease(5, visibility_ms=3_600_000)
+    await evict_idle(crowded)
+    assert in_memory(crowded) == set()
+    assert await crowded.ack(*held) == ["acked"] * 5
+
+
+async def test_who_waits_behind_a_long_lease_hears_of_its_end(crowded, eventually_async):
+    """The lane was busy when it left memory, and that is not forgotten."""
+    await crowded.queue(order="partition")
+    await crowded.push("first", "second")
+    held = await crowded.lease(visibility_ms=3_600_000)
+    waiting = asyncio.create_task(crowded.lease(wait_ms=20_000))
+    line = await line_of(crowded)
+    await eventually_async(lambda: line.waiting)
+    assert await evict_idle(crowded) == 1
+    await crowded.ack(*held)
+    async with asyncio.timeout(5):
+        assert [m.version for m in await waiting] == [2]
+
+
+async def line_of(desk):
+    """Where consumers of the queue wait."""
+    return desk.broker.dispatch.line(await desk.broker.facts.queue("default", "orders"), "default")
+
+
+def an_hour_later(desk) -> None:
+    """PostgreSQL says so."""
+    desk.broker.clock.anchor(desk.broker.clock.now_ms() / 1000 + 3600)
+    desk.broker.sweeper.nudge()
+
+
+async def test_a_delayed_message_out_of_memory_wakes_who_waits_for_it(crowded, eventually_async):
+    """Its lane comes back when it is due, though nobody asks for it."""
+    await crowded.queue()
+    await crowded.push("later", delay_ms=3_600_000)
+    waiting = asyncio.create_task(crowded.lease(wait_ms=20_000))
+    line = await line_of(crowded)
+    await eventually_async(lambda: line.waiting)
+    assert await evict_idle(crowded) == 1
+    assert in_memory(crowded) == set()
+    an_hour_later(crowded)
+    assert [m.version for m in await waiting] == [1]
+
+
+async def test_a_lane_that_cannot_be_read_when_its_alarm_rings_is_tried_again(
+    crowded, monkeypatch, eventually_async
+):
+    """PostgreSQL is away just then: what is over is dropped later, not never."""
+    await crowded.queue()
+    await crowded.push("short-lived", ttl_ms=3_600_000)
+    broker, tried = crowded.broker, []
+    assert await evict_idle(crowded) == 1
+    (lane,) = broker.facts.cached_lanes()
+    shard = broker.shards[lane.shard_id]
+    load = shard.lanes
+
+    async def fail_once(lanes):
+        tried.append(len(lanes))
+        if len(tried) == 1:
+            raise DatabaseUnavailableError("away")
+        return await load(lanes)
+
+    monkeypatch.setattr(shard, "lanes", fail_once)
+    an_hour_later(crowded)
+    await eventually_async(lambda: len(tried) == 2)
+    await eventually_async(lambda: in_memory(crowded))
 
 
 async def test_a_lane_whose_push_is_not_in_the_log_yet_stays(crowded, monkeypatch):

@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spillway.core.message import RecordBatch
+from spillway.log import reader
 from spillway.log.connect import connect
-from spillway.log.reader import read_batches, read_recent_batches, read_timed_batches
+from spillway.log.reader import read_batches, read_ids, read_times
 from spillway.log.writer import Commit, Writer
 
 NOW_MS = 1_700_000_000_123
@@ -156,14 +157,14 @@ async def test_reading_a_pruned_version_begins_with_what_is_left(stored):
 async def test_an_empty_lane_has_nothing(stored):
     """No rows, no error."""
     assert await stored.read(1, lane_id=99) == []
-    assert await read_recent_batches(stored.conn, 99, 0, 10) == []
+    assert await read_ids(stored.conn, 99, 10, 0) == []
 
 
 # ---------------------------------------------------------------- timed and recent
 
 
-async def test_only_batches_with_times_are_found(log):
-    """Those that the schedule is rebuilt from, behind what is settled."""
+async def test_only_the_times_of_batches_that_have_some_are_read(log, monkeypatch):
+    """What the schedule is rebuilt from: a page at a time, behind what was read."""
     await log.write(
         batch(1, deliver_ms=[None, 5, None]),
         batch(4),
@@ -171,25 +172,35 @@ async def test_only_batches_with_times_are_found(log):
         batch(10, deliver_ms=[1, 1, 1], expires_ms=[2, 2, 2]),
         batch(13, lane_id=2, deliver_ms=[1, 1, 1]),
     )
-    asked = (0, 2, 3, 9, 12)
-    found = {after: bases(await read_timed_batches(log.conn, 1, after)) for after in asked}
-    assert found == {0: [1, 7, 10], 2: [1, 7, 10], 3: [7, 10], 9: [10], 12: []}
-    (first, *_) = await read_timed_batches(log.conn, 1, 0)
-    assert (first.deliver_ms, first.expires_ms) == ([None, 5, None], None)
+    asked = (0, 1, 6, 9, 10)
+    found = {after: await read_times(log.conn, 1, after) for after in asked}
+    firsts = {after: [base for base, *_ in page] for after, page in found.items()}
+    assert firsts == {0: [1, 7, 10], 1: [7, 10], 6: [7, 10], 9: [10], 10: []}
+    assert found[0][0] == (1, [None, 5, None], None)
+    assert found[9] == [(10, [1, 1, 1], [2, 2, 2])]
+    monkeypatch.setattr(reader, "BATCHES_TIMED_MAX", 2)
+    assert await read_times(log.conn, 1, 0) == found[0][:2]
 
 
-async def test_the_newest_batches_are_found(log):
-    """Back to a moment or a count, whichever comes first; oldest first."""
+async def test_ids_are_read_backwards_to_a_moment(log, monkeypatch):
+    """The newest first, each statement up to a number and a size of batches, at least one."""
     await log.write(*(batch(1 + 3 * i, at_ms=NOW_MS + 10 * i) for i in range(4)))
-    found = {
-        (NOW_MS - 1, 100): [1, 4, 7, 10],
-        (NOW_MS, 100): [4, 7, 10],
-        (NOW_MS + 20, 100): [10],
-        (NOW_MS + 30, 100): [],
-        (0, 6): [7, 10],
-        (0, 7): [4, 7, 10],
-        (0, 1): [10],
-    }
-    for (since_ms, messages), expected in found.items():
-        batches = await read_recent_batches(log.conn, 1, since_ms, messages)
-        assert bases(batches) == expected
+
+    async def bases_of(before: int, since_ms: int) -> list[int]:
+        return bases(await read_ids(log.conn, 1, before, since_ms))
+
+    assert await bases_of(13, NOW_MS - 1) == [10, 7, 4, 1]
+    assert await bases_of(10, NOW_MS) == [7, 4]
+    assert await bases_of(13, NOW_MS + 30) == []
+    (newest, *_) = await read_ids(log.conn, 1, 13, 0)
+    written = batch(10, at_ms=NOW_MS + 30)
+    assert (newest.appended_ms, newest.transaction_ids, newest.payloads) == (
+        written.appended_ms,
+        written.transaction_ids,
+        written.payloads,
+    )
+    monkeypatch.setattr(reader, "BYTES_RECENT_MAX", 1)
+    assert await bases_of(13, 0) == [10]
+    monkeypatch.setattr(reader, "BYTES_RECENT_MAX", LARGE)
+    monkeypatch.setattr(reader, "BATCHES_RECENT_MAX", 3)
+    assert await bases_of(13, 0) == [10, 7, 4]

@@ -46,11 +46,17 @@ GUARDED = {
         {"lane_id": "7", "start": "2000", "end": "2500", "bytes": "4000000"},
         {"message_batch_pkey"},
     ),
-    "batches_recent": (
-        {"lane_id": "7", "count": "500", "since_ms": "1700000000000"},
+    "ids_before": (
+        {
+            "lane_id": "7",
+            "before": "4000",
+            "since_ms": "1700000000000",
+            "limit": "100",
+            "bytes": "4000000",
+        },
         {"message_batch_pkey"},
     ),
-    "batches_timed": ({"lane_id": "7", "after": "2000"}, {"message_batch_timed"}),
+    "times_behind": ({"lane_id": "7", "after": "2000", "limit": "100"}, {"message_batch_timed"}),
     "lane_tails": ({"lane_ids": LANES}, {"message_batch_pkey"}),
     "control_since": (
         {
@@ -66,11 +72,17 @@ GUARDED = {
             "shard_id": "0",
             "epoch": "1",
             "lane_id": "7",
-            "through": "500",
+            "end": "500",
             "groups": "ARRAY['g1', 'g2']",
-            "before_ms": "1700000000000",
-            "batches": "500",
         },
+        {"message_batch_pkey"},
+    ),
+    "prune_end": (
+        {"lane_id": "7", "through": "500", "before_ms": "1700000000000", "batches": "500"},
+        {"message_batch_pkey"},
+    ),
+    "lanes_oldest": (
+        {"shard_ids": "ARRAY[0, 1]", "after": "3", "limit": "10"},
         {"message_batch_pkey"},
     ),
     "dead_page": ({"ids": DEAD_ID, "bytes": "4000000"}, {"dead_letter_pkey"}),
@@ -183,13 +195,14 @@ def test_a_commit_reads_by_index_alone(conn, mode):
 
 def test_pruning_looks_no_further_than_it_may_go(conn):
     """The part of a lane that is not settled is not read, however long it is."""
-    found = explain(conn, "prune", GUARDED["prune"][0], "force_generic_plan")
-    conditions = [n["Index Cond"] for n in found if n.get("Index Name") == "message_batch_pkey"]
-    assert any("base_version <=" in condition for condition in conditions)
+    for name in ("prune_end", "prune"):
+        found = explain(conn, name, GUARDED[name][0], "force_generic_plan")
+        conditions = [n["Index Cond"] for n in found if n.get("Index Name") == "message_batch_pkey"]
+        assert any("base_version <=" in condition for condition in conditions)
 
 
 @pytest.mark.parametrize("mode", PLANS)
-@pytest.mark.parametrize("name", ["lane_tails", "appended_at"])
+@pytest.mark.parametrize("name", ["lane_tails", "appended_at", "ids_before"])
 def test_one_row_is_taken_from_the_index_in_its_order(conn, name, mode):
     """The end of a lane is the first row of a backward scan, not the last of a sorted lane."""
     found = explain(conn, name, GUARDED[name][0], mode)
@@ -203,5 +216,5 @@ def test_a_timed_batch_is_found_among_many(conn):
     """The guard guards: without its index the same statement would be another plan."""
     with conn.transaction(force_rollback=True):
         conn.execute("DROP INDEX spillway.message_batch_timed")
-        found = explain(conn, "batches_timed", GUARDED["batches_timed"][0], PLANS[0])
+        found = explain(conn, "times_behind", GUARDED["times_behind"][0], PLANS[0])
     assert indexes(found) == {"message_batch_pkey"}

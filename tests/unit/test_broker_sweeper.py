@@ -175,3 +175,44 @@ async def test_a_lease_that_ends_makes_its_message_leasable(lone):
     await sweeper.run_once()
     assert ready[0] is entry
     assert lone.shard.handle(entry, "g", cmd.LeaseMessages(1)).runs == ((1, 1, 2),)
+
+
+async def test_a_lane_that_left_memory_is_called_back_once(shard, clock, sweeper):
+    """At the moment it was let go with, not at that of an alarm that was out of date."""
+    called = []
+    sweeper.on_away_due = lambda shard_id, lane_id: called.append((shard_id, lane_id))
+    entry = shard.lane(7)
+    shard.ring(entry, NOW_MS + 10)
+    sweeper.let_go(entry, NOW_MS + 20)
+    shard.entries.clear()
+    for later_ms, expected in ((10, 0), (20, 1), (30, 0)):
+        clock.ms = NOW_MS + later_ms
+        assert await sweeper.run_once() == expected
+    assert (called, shard.swept) == ([(0, 7)], [])
+
+
+async def test_a_lane_that_came_back_by_itself_rings_as_ever(shard, clock, sweeper):
+    """Its alarm is there still: it is not set again, however often the lane comes and goes."""
+    sweeper.on_away_due = lambda *where: pytest.fail(f"called back {where}")
+    for _ in range(3):
+        entry = shard.lane(7)
+        shard.ring(entry, NOW_MS + 10)
+        sweeper.let_go(entry, NOW_MS + 10)
+        shard.entries.clear()
+    shard.ring(shard.lane(7), NOW_MS + 10)
+    assert len(sweeper._alarms) == 1
+    clock.ms = NOW_MS + 10
+    assert await sweeper.run_once() == 1
+    assert shard.swept == [7]
+
+
+async def test_a_lane_that_leaves_with_nothing_ahead_is_not_called_back(shard, clock, sweeper):
+    """What it once waited for is done."""
+    sweeper.on_away_due = lambda *where: pytest.fail(f"called back {where}")
+    entry = shard.lane(7)
+    shard.ring(entry, NOW_MS + 10)
+    sweeper.let_go(entry, NOW_MS + 10)
+    sweeper.let_go(entry, None)
+    shard.entries.clear()
+    clock.ms = NOW_MS + 10
+    assert await sweeper.run_once() == 0

@@ -1,16 +1,18 @@
-"""The awakening: what a broker does about a shard that it has just taken.
+"""The awakening: lanes come back into memory because the clock has something to do on them.
 
-Leases end, retries fall due and lives run out though nobody has asked for their lanes since. So the
-lanes with something of that kind are read, in the background and a few at a time; their alarms do
-the rest.
+Leases end, retries fall due and lives run out though nobody asks for their lanes. So the lanes of a
+shard that was just taken are looked through for that, in the background and a few at a time; their
+alarms do the rest. And a lane that left memory with an alarm comes back when it rings.
 """
 
 from dataclasses import dataclass
 
 from spillway.broker.dispatch import Dispatch
 from spillway.broker.duty import Duty
-from spillway.broker.facts import Facts, LaneFacts
+from spillway.broker.facts import Facts
+from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
+from spillway.core.errors import SpillwayError
 from spillway.log import checkpoints
 from spillway.log.database import Database
 
@@ -41,6 +43,8 @@ class Awakening(Duty):
         self._dispatch = dispatch
         self._database = database
         self._rounds: dict[int, Round] = {}
+        self._rung: dict[int, set[int]] = {}
+        """By shard: the lanes whose alarm rang while they were away."""
 
     def note(self, shard_id: int) -> None:
         """A shard was taken. What was handed out of it without a commit can be leased again."""
@@ -48,9 +52,14 @@ class Awakening(Duty):
         self._dispatch.look_again()
         self.nudge()
 
+    def ring(self, shard_id: int, lane_id: int) -> None:
+        """A lane that is not in memory has something to do now."""
+        self._rung.setdefault(shard_id, set()).add(lane_id)
+        self.nudge()
+
     async def run_once(self) -> int:
         """Returns how many lanes were woken."""
-        woken = 0
+        woken = await self._answer()
         while self._rounds:
             shard_id, this = next(iter(self._rounds.items()))
             shard = self._shards[shard_id]
@@ -62,7 +71,27 @@ class Awakening(Duty):
             woken += await self._wake(shard, [lane_id for lane_id, moved in lanes if moved])
             woken += await self._wake(shard, await self._saved_alive(lanes))
             this.after = lanes[-1][0]
+            woken += await self._answer()
         return woken
+
+    async def _answer(self) -> int:
+        """Bring the lanes back whose alarm rang; those that cannot be read now are tried again."""
+        answered = 0
+        for shard_id, rung in list(self._rung.items()):
+            shard = self._shards[shard_id]
+            while rung and shard.owned:
+                some = [rung.pop() for _ in range(min(len(rung), LANES_A_LOAD))]
+                try:
+                    entries = await self._load(shard, some)
+                except SpillwayError:
+                    rung.update(some)
+                    raise
+                for entry in entries:
+                    # Swept whatever it was: who waits for what is due by now is to hear of it.
+                    shard.postpone(entry, 0)
+                answered += len(some)
+            rung.clear()
+        return answered
 
     # ---------------------------------------------------------------- lanes
 
@@ -85,11 +114,11 @@ class Awakening(Duty):
 
     async def _wake(self, shard: Shard, lane_ids: list[int]) -> int:
         for at in range(0, len(lane_ids), LANES_A_LOAD):
-            found = [await self._lane(one) for one in lane_ids[at : at + LANES_A_LOAD]]
             if not shard.owned:
                 break
-            await shard.lanes([lane for lane in found if lane is not None])
+            await self._load(shard, lane_ids[at : at + LANES_A_LOAD])
         return len(lane_ids)
 
-    async def _lane(self, lane_id: int) -> LaneFacts | None:
-        return self._facts.cached_lane(lane_id) or await self._facts.lane_by_id(lane_id)
+    async def _load(self, shard: Shard, lane_ids: list[int]) -> list[LaneEntry]:
+        found = [await self._facts.lane_by_id(one) for one in lane_ids]
+        return await shard.lanes([lane for lane in found if lane is not None])

@@ -1,7 +1,8 @@
 """The evictor: lanes that nobody uses leave memory, and so do the idlest when there are too many.
 
 A million partitions are a million small rows, not a million objects. A lane goes when all of it is
-in the log and saved, and the clock has nothing to do on it; its first use brings it back.
+in the log and saved, and the clock has nothing to do on it for a while; its first use brings it
+back, or its alarm.
 """
 
 import asyncio
@@ -13,11 +14,14 @@ from spillway.broker.clock import Clock
 from spillway.broker.duty import Duty
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
+from spillway.broker.sweeper import Sweeper
 
 INTERVAL_S = 1.0
 LANES_A_TURN = 500
 YOUNG_MS = 2_000
 """Whoever has just asked for a lane is perhaps not through with it."""
+SOON_MS = 60_000
+"""A lane on which the clock has something to do by then stays: it would come right back."""
 WALK_SHARE = 0.1
 """How much of the time it may spend looking, however many lanes there are that cannot leave."""
 
@@ -33,6 +37,7 @@ class Evictor(Duty):
         clock: Clock,
         checkpointer: Checkpointer,
         census: Census,
+        sweeper: Sweeper,
         *,
         lane_idle_s: float,
         lanes_max: int,
@@ -42,6 +47,7 @@ class Evictor(Duty):
         self._clock = clock
         self._checkpointer = checkpointer
         self._census = census
+        self._sweeper = sweeper
         self._idle_ms = int(lane_idle_s * 1000)
         self._lanes_max = lanes_max
         self._looked_ms = 0
@@ -100,6 +106,7 @@ class Evictor(Duty):
             left = [e for e in idle if self._may_go(e, before_ms) and e.is_saved]
             for entry in left:
                 self._census.keep(entry)
+                self._sweeper.let_go(entry, entry.wakes_ms(shard.moment(entry)))
                 shard.evict(entry)
             evicted += len(left)
             await asyncio.sleep(0)
@@ -109,11 +116,14 @@ class Evictor(Duty):
         return entry.used_ms <= before_ms and not entry.dead and self._is_still(entry)
 
     def _is_still(self, entry: LaneEntry) -> bool:
-        """Whether nothing is under way on a lane, and nothing left for the clock to do."""
+        """Whether nothing is under way on a lane, and nothing for the clock to do soon."""
         if not entry.is_written:
             return False
+        if entry.alarm_ms is None:
+            return True
+        now_ms = self._clock.now_ms()
+        if entry.alarm_ms <= now_ms:
+            return False
         # An alarm outlives what it was set for: a lease that was settled long before its end.
-        ahead = entry.alarm_ms is not None and entry.alarm_ms > self._clock.now_ms()
-        if ahead and entry.wakes_ms(self._shards[entry.facts.shard_id].moment(entry)) is None:
-            entry.alarm_ms = None
-        return entry.alarm_ms is None
+        wakes_ms = entry.wakes_ms(self._shards[entry.facts.shard_id].moment(entry))
+        return wakes_ms is None or wakes_ms > now_ms + SOON_MS

@@ -51,11 +51,6 @@ class QueueFacts:
     group_changes: int = 0
     """How often a group came, went or was paused here: what was read before that is old."""
 
-    @property
-    def keep_ms(self) -> int:
-        """How long a settled message stays. The dedupe window is rebuilt from what is there."""
-        return max(self.options.retention_ms, self.options.dedupe_window_ms)
-
     def set_options(self, options: QueueOptions) -> None:
         """Take new options, and the policy that follows from them."""
         self.options = options
@@ -112,6 +107,14 @@ class Facts:
         if row is None:
             raise QueueNotFoundError(f"queue {name!r} does not exist in org {org!r}")
         return await self._admit(row)
+
+    async def queue_by_id(self, queue_id: int) -> QueueFacts | None:
+        """A queue by number, if it lives."""
+        known = self._by_id.get(queue_id)
+        if known is not None:
+            return known
+        row = await self._database.row("queue_by_id", queue_id=queue_id)
+        return None if row is None else await self._admit(row)
 
     async def queues(self, org: str, after: str, limit: int) -> list[QueueFacts]:
         """A page of queues in the order of their names."""
@@ -305,8 +308,8 @@ class Facts:
         row = await self._database.row("lane_by_id", lane_id=lane_id)
         if row is None:
             return None
-        queue_row = await self._database.row("queue_by_id", queue_id=row[1])
-        return None if queue_row is None else self._admit_lane(await self._admit(queue_row), row)
+        queue = await self.queue_by_id(row[1])
+        return None if queue is None else self._admit_lane(queue, row)
 
 
 def check_partition(partition: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import psycopg
 import structlog
 
 from spillway.broker.facts import LaneFacts
@@ -147,9 +148,8 @@ async def load_lanes(
             entry = entries[lane_id]
             entry.groups[group] = _group_entry(restored)
             entry.fallbacks += len(restored.problems)
-        for lane_id, entry in entries.items():
-            for batch in await reader.read_timed_batches(conn, lane_id, entry.trim()):
-                note_times(entry.lane, batch, entry.trim())
+        for entry in entries.values():
+            await _load_times(conn, entry)
     return list(entries.values())
 
 
@@ -159,7 +159,8 @@ def _group_entry(restored: checkpoints.Folded) -> GroupEntry:
         log.warning("checkpoint_fallback", lane=lane_id, group=group, problem=problem)
     if restored.error is not None:
         return GroupEntry(seq=restored.seq, error=restored.error)
-    return GroupEntry(restored.state, restored.seq, restored.events)
+    # What the last lease got is not in the log: whoever waits looks again on the first change.
+    return GroupEntry(restored.state, restored.seq, restored.events, held_back=True)
 
 
 def _entry(facts: LaneFacts, row: tuple[int, int, int], budgets: dict[int, Budget]) -> LaneEntry:
@@ -169,27 +170,48 @@ def _entry(facts: LaneFacts, row: tuple[int, int, int], budgets: dict[int, Budge
     return LaneEntry(facts, Lane(tail, pruned_to), Window(budget), tail)
 
 
-def note_times(lane: Lane, batch: RecordBatch, after: int) -> None:
-    """Put the deliver_at and expires_at of a batch into the lane's schedule."""
-    for note, column in (
-        (lane.schedule.defer, batch.deliver_ms),
-        (lane.schedule.expire, batch.expires_ms),
-    ):
-        for version, at_ms in enumerate(column or (), batch.base_version):
-            if at_ms is not None and version > after:
-                note(version, at_ms)
+async def _load_times(conn: psycopg.AsyncConnection, entry: LaneEntry) -> None:
+    """Fill the lane's schedule. A seek may go back as far as the log: so do the times."""
+    schedule, after = entry.lane.schedule, entry.lane.pruned_to
+    while page := await reader.read_times(conn, entry.facts.lane_id, after):
+        for base, deliver_ms, expires_ms in page:
+            for note, times in ((schedule.defer, deliver_ms), (schedule.expire, expires_ms)):
+                for version, at_ms in enumerate(times or (), base):
+                    if at_ms is not None:
+                        note(version, at_ms)
+        after = page[-1][0]
 
 
 async def load_dedupe(database: Database, entry: LaneEntry, now_ms: int) -> None:
     """Rebuild the dedupe window of a lane from its newest batches."""
     options = entry.facts.queue.options
     window = DedupeWindow()
-    if options.dedupe_window_ms and options.dedupe_count and entry.lane.tail:
+    if options.dedupe_window_ms and options.dedupe_count:
         since_ms = now_ms - options.dedupe_window_ms
-        async with database.connection() as conn:
-            for batch in await reader.read_recent_batches(
-                conn, entry.facts.lane_id, since_ms, options.dedupe_count
-            ):
-                window.remember(batch)
+        for known in reversed(await _known_since(database, entry, since_ms)):
+            window.add_batch(*known)
     if entry.lane.dedupe is None:
         entry.lane.dedupe = window
+
+
+async def _known_since(
+    database: Database, entry: LaneEntry, since_ms: int
+) -> list[tuple[int, list[str], int, list[int]]]:
+    """What the window is to know of each batch, newest first. The payloads, which may be a hundred
+    GiB, are let go as soon as their fingerprints are taken.
+    """
+    found: list[tuple[int, list[str], int, list[int]]] = []
+    before, missing = entry.lane.tail + 1, entry.facts.queue.options.dedupe_count
+    async with database.connection() as conn:
+        while missing > 0 and before > entry.lane.pruned_to + 1:
+            batches = await reader.read_ids(conn, entry.facts.lane_id, before, since_ms)
+            for batch in batches:
+                if missing > 0:
+                    prints = list(map(hash, batch.payloads))
+                    first = batch.base_version
+                    found.append((batch.appended_ms, batch.transaction_ids, first, prints))
+                    missing -= batch.count
+            if not batches:
+                break
+            before = batches[-1].base_version
+    return found

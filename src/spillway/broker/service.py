@@ -178,7 +178,12 @@ class Broker:
             events_min=self.config.checkpoint_events_min,
         )
         self.pruner = Pruner(
-            self.facts, self.shards, self.database, self.clock, self.config.prune_interval_s
+            self.facts,
+            self.shards,
+            self.database,
+            self.clock,
+            spool=self.spool,
+            interval_s=self.config.prune_interval_s,
         )
         self.ownership = Ownership(
             self.shards,
@@ -190,12 +195,14 @@ class Broker:
             lease_s=self.config.shard.lease_s,
         )
         self.awakening = Awakening(self.shards, self.facts, self.dispatch, self.database)
+        self.sweeper.on_away_due = self.awakening.ring
         self.census = Census(self.facts, self.shards, self.database)
         self.evictor = Evictor(
             self.shards,
             self.clock,
             self.checkpointer,
             self.census,
+            self.sweeper,
             lane_idle_s=self.config.lane_idle_s,
             lanes_max=self.config.lanes_in_memory_max,
         )

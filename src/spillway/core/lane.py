@@ -9,7 +9,6 @@ from heapq import heapify, heappop, heappush
 from itertools import islice, repeat
 from operator import add
 
-from spillway.core.message import RecordBatch
 from spillway.core.ranges import Range, RangeMap, RangeSet, coalesce
 
 SPLIT_WINDOW = 4_096
@@ -161,11 +160,6 @@ class DedupeWindow:
         self._batches.append((at_ms, last, transaction_ids))
         if len(self._seen) < count:
             self._reused_at = last
-
-    def remember(self, batch: RecordBatch) -> None:
-        """Take in a whole batch as it was stored."""
-        prints = list(map(hash, batch.payloads))
-        self.add_batch(batch.appended_ms, batch.transaction_ids, batch.base_version, prints)
 
     def slide(self, now_ms: int, window_ms: int, count_max: int) -> None:
         """Forget what is older than the window, or beyond the count.

@@ -137,31 +137,28 @@ FROM spillway.message_batch AS b, span
 WHERE b.lane_id = %(lane_id)s AND b.base_version BETWEEN span.first AND span.last
 ORDER BY b.base_version
 
--- name: batches_timed
--- The batches in which some message has a deliver_at or an expires_at.
-SELECT base_version, appended_at, transaction_ids, keys, headers, payloads,
-    content_types, deliver_at, expires_at, trace_ids
+-- name: times_behind
+-- A page of the batches in which some message has a deliver_at or an expires_at: the times alone.
+SELECT base_version, deliver_at, expires_at
 FROM spillway.message_batch
-WHERE lane_id = %(lane_id)s AND base_version + count - 1 > %(after)s
+WHERE lane_id = %(lane_id)s AND base_version > %(after)s
     AND (deliver_at IS NOT NULL OR expires_at IS NOT NULL)
-ORDER BY base_version
+ORDER BY base_version LIMIT %(limit)s
 
--- name: batches_recent
--- The newest batches back to a moment or a count.
-SELECT base_version, appended_at, transaction_ids, keys, headers, payloads,
-    content_types, deliver_at, expires_at, trace_ids
+-- name: ids_before
+-- The batches before a version back to a moment, newest first, up to a size: ids and payloads.
+SELECT base_version, appended_at, transaction_ids, payloads
 FROM (
-    SELECT *, sum(count) OVER (ORDER BY base_version DESC) - count AS newer
-    FROM spillway.message_batch
-    WHERE lane_id = %(lane_id)s
-        AND base_version > (
-            SELECT coalesce(max(base_version), 0) - %(count)s FROM spillway.message_batch
-            WHERE lane_id = %(lane_id)s
-        )
-        AND appended_at > to_timestamp(%(since_ms)s / 1000.0)
+    SELECT *, sum(pg_column_size(payloads)) OVER (ORDER BY base_version DESC)
+        - pg_column_size(payloads) AS newer_bytes
+    FROM (
+        SELECT base_version, appended_at, transaction_ids, payloads FROM spillway.message_batch
+        WHERE lane_id = %(lane_id)s AND base_version < %(before)s
+        ORDER BY base_version DESC LIMIT %(limit)s
+    ) AS newest
 ) AS recent
-WHERE newer < %(count)s
-ORDER BY base_version
+WHERE newer_bytes < %(bytes)s AND appended_at > to_timestamp(%(since_ms)s / 1000.0)
+ORDER BY base_version DESC
 
 -- name: org_ensure
 -- An org is made by its first use.
@@ -421,9 +418,46 @@ LEFT JOIN unnest(
 WHERE e.lane_id = ANY (%(lane_ids)s::bigint[]) AND e.seq > coalesce(k.seq, 0)
 ORDER BY e.lane_id, e."group", e.seq
 
+-- name: lanes_oldest
+-- A page of the lanes of some shards: where the oldest batch of each ends, and when it was appended.
+SELECT l.lane_id, l.queue_id, l.shard_id, coalesce(b.last, 0), coalesce(b.appended_ms, 0)
+FROM (
+    SELECT lane_id, queue_id, shard_id, pruned_to FROM spillway.lane
+    WHERE shard_id = ANY (%(shard_ids)s::integer[]) AND lane_id > %(after)s
+    ORDER BY lane_id LIMIT %(limit)s
+) AS l
+LEFT JOIN LATERAL (
+    SELECT m.base_version + m.count - 1 AS last,
+        (extract(epoch FROM m.appended_at) * 1000)::bigint AS appended_ms
+    FROM spillway.message_batch AS m
+    WHERE m.lane_id = l.lane_id AND m.base_version > l.pruned_to
+    ORDER BY m.base_version LIMIT 1
+) AS b ON true
+ORDER BY l.lane_id
+
+-- name: trims_saved
+-- How far some lanes are settled for every group, by their newest checkpoints.
+SELECT l.lane_id, coalesce(min(coalesce((
+    SELECT c.trim FROM spillway.checkpoint AS c
+    WHERE c.lane_id = l.lane_id AND c."group" = g."group" ORDER BY c.seq DESC LIMIT 1
+), 0)), 0)
+FROM spillway.lane AS l JOIN spillway.consumer AS g USING (queue_id)
+WHERE l.lane_id = ANY (%(lane_ids)s::bigint[])
+GROUP BY l.lane_id
+
+-- name: prune_end
+-- How far a chunk of the settled batches of a lane goes that are past retention; null: there is none.
+SELECT max(last) FROM (
+    SELECT base_version + count - 1 AS last FROM spillway.message_batch
+    WHERE lane_id = %(lane_id)s AND base_version <= %(through)s
+        AND base_version + count - 1 <= %(through)s
+        AND appended_at < to_timestamp(%(before_ms)s / 1000.0)
+    ORDER BY base_version LIMIT %(batches)s
+) AS chunk
+
 -- name: prune
--- Remove a chunk of the settled batches of a lane that are past retention, and note how far. A group
--- that whoever asks did not know of has not seen them: then nothing is removed.
+-- Remove the batches of a lane up to the end of a chunk, and note how far. A group that whoever asks
+-- did not know of has not seen them: then nothing is removed.
 WITH fence AS (
     SELECT FROM spillway.shard WHERE shard_id = %(shard_id)s AND epoch = %(epoch)s FOR SHARE
 ), unknown AS (
@@ -431,22 +465,14 @@ WITH fence AS (
     WHERE lane_id = %(lane_id)s AND "group" <> ALL (%(groups)s::text[])
 ), gone AS (
     DELETE FROM spillway.message_batch
-    WHERE EXISTS (SELECT FROM fence) AND NOT EXISTS (SELECT FROM unknown) AND lane_id = %(lane_id)s AND base_version IN (
-        SELECT base_version FROM spillway.message_batch
-        WHERE lane_id = %(lane_id)s AND base_version <= %(through)s
-            AND base_version + count - 1 <= %(through)s
-            AND appended_at < to_timestamp(%(before_ms)s / 1000.0)
-        ORDER BY base_version LIMIT %(batches)s
-    )
-    RETURNING base_version + count - 1 AS last, count
-), total AS (
-    SELECT coalesce(sum(count), 0)::bigint AS messages, max(last) AS pruned_to FROM gone
+    WHERE EXISTS (SELECT FROM fence) AND NOT EXISTS (SELECT FROM unknown)
+        AND lane_id = %(lane_id)s AND base_version <= %(end)s
+    RETURNING count
 ), noted AS (
-    UPDATE spillway.lane
-    SET pruned_to = greatest(lane.pruned_to, total.pruned_to), pruned_at = now()
-    FROM total WHERE lane_id = %(lane_id)s AND total.messages > 0
+    UPDATE spillway.lane SET pruned_to = greatest(pruned_to, %(end)s), pruned_at = now()
+    WHERE lane_id = %(lane_id)s AND EXISTS (SELECT FROM gone)
 )
-SELECT messages, pruned_to FROM total
+SELECT coalesce(sum(count), 0)::bigint FROM gone
 
 -- name: lanes_deleted
 -- Lanes whose queue is deleted.

@@ -286,11 +286,17 @@ class Spool:
     # ------------------------------------------------------------ facts
 
     @property
-    def oldest_s(self) -> float:
-        """How long the oldest event has been waiting."""
+    def oldest_ms(self) -> int | None:
+        """Since when the oldest event has been waiting."""
         since = [opened.oldest_ms for opened in self._open.values() if opened.events]
         since += [self.files[0].oldest_ms] if self.files else []
-        return max(0.0, (self._now_ms() - min(since)) / 1000) if since else 0.0
+        return min(since, default=None)
+
+    @property
+    def oldest_s(self) -> float:
+        """How long the oldest event has been waiting."""
+        since_ms = self.oldest_ms
+        return 0.0 if since_ms is None else max(0.0, (self._now_ms() - since_ms) / 1000)
 
     @property
     def unwritten(self) -> int:
