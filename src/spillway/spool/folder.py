@@ -166,24 +166,33 @@ def sync_folder(path: Path) -> None:
 
 
 def _close(path: Path, reached: Reached) -> Path | None:
-    """End a file that was open when its writer died; None: nothing whole was in it."""
-    good, at = 0, 0
-    with path.open("rb") as source:
-        for text in source:
-            at += len(text)
-            if text.endswith(b"\n") and event.is_whole(text):
-                good = at
-    if not good:
-        log.warning("spool_torn_file", file=path.name, bytes=at)
+    """End a file that was open when its writer died; None: no line in it was ended.
+
+    A line that was ended may have been answered, so it stays, whatever it says by now.
+    """
+    with path.open("r+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        ended = _ended(file, size)
+        if ended < size:
+            log.warning("spool_torn_tail", file=path.name, cut_bytes=size - ended)
+            file.truncate(ended)
+        os.fsync(file.fileno())
+    if not ended:
         path.unlink()
         return None
-    if good < at:
-        log.warning("spool_torn_tail", file=path.name, cut_bytes=at - good)
-    with path.open("r+b") as out:
-        out.truncate(good)
-        os.fsync(out.fileno())
     reached("mid_recovery")
     return path.rename(path.with_name(path.name.removesuffix(names.OPEN) + names.COMPLETE))
+
+
+def _ended(file: FileIO, size: int) -> int:
+    """How many bytes of a file are lines that were ended."""
+    while size:
+        start = max(0, size - WINDOW_BYTES)
+        found = os.pread(file.fileno(), size - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        size = start
+    return 0
 
 
 def describe(path: Path) -> BufferFile | None:

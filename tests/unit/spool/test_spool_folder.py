@@ -171,25 +171,47 @@ def test_a_whole_file_that_was_open_is_kept_as_it_is(folder, leave, make_lines):
     assert [(file.path, file.events) for file in found.files] == [(ended(path), 2)]
 
 
-@pytest.mark.parametrize("text", [b"", b"\n", b"\0" * 4096, b"garbage\nmore of it\n", b'{"queue":'])
-def test_an_open_file_without_a_whole_line_goes(folder, leave, text):
+@pytest.mark.parametrize("text", [b"", b"\0" * 4096, b'{"queue":'])
+def test_an_open_file_without_an_ended_line_goes(folder, leave, text):
     """Nobody was told that anything in it was accepted."""
     path = leave(text)
     found, told = recovered(folder)
-    assert (found.files, told) == ([], ["spool_torn_file"])
+    assert (found.files, told) == ([], ["spool_torn_tail"] if text else [])
     assert not path.exists()
     assert not ended(path).exists()
 
 
-def test_a_damaged_line_within_an_open_file_is_kept(folder, leave, make_lines):
-    """What stands behind it was accepted: only what follows the last whole line is a torn tail."""
+@pytest.mark.parametrize("torn", [b"", b'{"torn', b"\0" * 4096])
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_a_damaged_line_of_an_open_file_is_kept(folder, leave, make_lines, damaged, torn):
+    """Wherever it stands, it was ended, so it may have been answered: no tail takes it along."""
     lines = make_lines(1, 2, 3)
-    text = lines[0] + lines[1].replace(b"orders", b"0rders") + lines[2]
-    leave(text + b'{"torn')
-    found, _ = recovered(folder)
+    lines[damaged] = lines[damaged].replace(b"orders", b"0rders")
+    leave(b"".join(lines) + torn)
+    found, told = recovered(folder)
     [file] = found.files
-    assert file.events == 3
-    assert file.path.read_bytes() == text
+    assert (file.events, told) == (3, ["spool_torn_tail"] if torn else [])
+    assert file.path.read_bytes() == b"".join(lines)
+
+
+@pytest.mark.parametrize("text", [b"garbage\nmore of it\n", b"\0" * 4096 + b"\n"])
+def test_an_open_file_of_damaged_lines_alone_is_kept(folder, leave, text):
+    """Once they were events."""
+    path = leave(text)
+    found, told = recovered(folder)
+    assert [(file.path, file.events) for file in found.files] == [(ended(path), text.count(b"\n"))]
+    assert (told, ended(path).read_bytes()) == ([], text)
+
+
+def test_the_end_of_the_lines_is_found_before_a_long_torn_tail(
+    folder, leave, make_lines, monkeypatch
+):
+    """However many windows it fills."""
+    monkeypatch.setattr(disk, "WINDOW_BYTES", 16)
+    text = b"".join(make_lines(1, 2))
+    leave(text + b"x" * 100)
+    found, _ = recovered(folder)
+    assert [file.path.read_bytes() for file in found.files] == [text]
 
 
 def test_an_empty_complete_file_goes(folder, leave):
