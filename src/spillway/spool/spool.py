@@ -91,7 +91,7 @@ class Spool:
         self._open = {stream: _Open() for stream in (names.FAILOVER, names.QOS0)}
         self._journal = self._new_journal(names.FAILOVER)
         self._qos0_journal = self._new_journal(names.QOS0)
-        self._behind = Behind(self._write_qos0, config.flush_ms, config.max_batch)
+        self._behind = Behind(self._qos0_journal.write, config.flush_ms, config.max_batch)
         self._door: asyncio.Event | None = None
 
     def _new_journal(self, stream: str) -> Journal:
@@ -164,10 +164,6 @@ class Spool:
         self._take_in(names.QOS0, parts, size, 1)
         self.accepted += len(lines)
 
-    async def _write_qos0(self, lines: list[bytes]) -> None:
-        await self._qos0_journal.write(lines)
-        await self._qos0_journal.rotate()
-
     def _lines(self, parts: Parts) -> tuple[list[bytes], int]:
         seq = self._seq
         for _, part in parts:
@@ -223,14 +219,11 @@ class Spool:
     # ------------------------------------------------------------ replay
 
     async def rotate(self) -> None:
-        """End the open file: only complete ones are replayed."""
+        """End the open files: only complete ones are replayed."""
         if self._open[names.FAILOVER].events:
             await self._journal.rotate()
-
-    @property
-    def open_events(self) -> int:
-        """How many events are in files that are still being written."""
-        return sum(opened.events for opened in self._open.values())
+        if self._open[names.QOS0].events:
+            await self._qos0_journal.rotate()
 
     def finish(self, file: BufferFile, done: Iterable[tuple[int, Address | None]]) -> int:
         """These events of a file are in the log or set aside; how many were not so before."""

@@ -44,10 +44,10 @@ async def test_accepted_events_are_counted(opened, push):
         await spool.append(push(4))
         assert counts(spool) == (4, {"orders": 3, "returns": 1}, True)
         assert not spool.gate.holds(B)
-        assert (spool.open_events, spool.accepted, spool.refused) == (4, 4, 0)
+        assert (spool.files, spool.accepted, spool.refused) == ([], 4, 0)
         assert spool.bytes == bytes_on_disk(spool)
         await spool.rotate()
-        assert (spool.open_events, counts(spool)[0]) == (0, 4)
+        assert ([file.left for file in spool.files], counts(spool)[0]) == ([4], 4)
         assert spool.bytes == bytes_on_disk(spool) == spool.files[0].bytes
 
 
@@ -61,7 +61,7 @@ async def test_refused_events_are_not_counted(opened, push, monkeypatch):
             with pytest.raises(SpoolFullError):
                 await spool.append(push(2, 3) + push(4, queue="returns"))
         assert (counts(spool), spool.bytes) == (before, size)
-        assert (spool.accepted, spool.refused, spool.open_events) == (1, 3, 1)
+        assert (spool.accepted, spool.refused, spool.file_count) == (1, 3, 1)
         await spool.append(push(5))
         assert spool.bytes == bytes_on_disk(spool)
 
@@ -113,7 +113,7 @@ async def test_counts_are_right_after_a_restart(opened, push, tmp_path, make_lin
     async with opened() as again:
         assert counts(again) == (5, {"orders": 4, "returns": 1}, True)
         assert again.bytes == before[1] + len(make_lines(5)[0]) == bytes_on_disk(again)
-        assert (again.open_events, len(again.files)) == (0, 3)
+        assert (again.file_count, len(again.files)) == (3, 3)
 
 
 async def test_everything_is_held_until_the_files_are_indexed(tmp_path, opened, push, clock):
@@ -232,6 +232,20 @@ async def test_qos_0_holds_nobody_back(opened, push):
         [file] = spool.files
         assert spool.finish(file, [(0, A)]) == 1
         assert counts(spool) == (1, {"orders": 1}, True)
+
+
+async def test_qos_0_fills_its_file(opened, push, numbers_in):
+    """One file for many flushes; it ends when it is full, or when the replay wants it."""
+    async with opened(max_batch=1, events_per_file=4) as spool:
+        for number in range(1, 7):
+            spool.accept(push(number))
+            await asyncio.wait({spool._behind._task})
+        assert ([numbers_in(file.path) for file in spool.files], spool.file_count) == (
+            [[1, 2, 3, 4]],
+            2,
+        )
+        await spool.rotate()
+        assert [numbers_in(file.path) for file in spool.files] == [[1, 2, 3, 4], [5, 6]]
 
 
 async def test_a_discarded_line_is_gone_for_good(opened, push, numbers_in):
