@@ -20,6 +20,8 @@ from spillway.spool.faultpoints import Reached, nobody
 log = structlog.get_logger(__name__)
 
 LOCK, HOLD, ACTIONS, FAILED = "spool.lock", "hold.json", "actions.jsonl", "failed"
+FRESH, PROBE = ".new", ".probe-"
+"""Files that are there for a moment, unless a crash comes."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 WINDOW_BYTES = 1024 * 1024
 BLANK = b" "
@@ -87,7 +89,7 @@ class Folder:
     def lock(self) -> None:
         """Make it ours, or say why it cannot be."""
         try:
-            self.failed.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make(self.failed)
             self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._probe()
@@ -105,7 +107,7 @@ class Folder:
         """Whether files can be made there. A full disk is no reason not to start: it gets emptier
         by what is replayed.
         """
-        probe = self.path / f".probe-{os.getpid()}"
+        probe = self.path / f"{PROBE}{os.getpid()}"
         try:
             probe.write_bytes(b"")
             probe.unlink()
@@ -122,6 +124,8 @@ class Folder:
     def recover(self) -> Found:
         """Take in what a crash left: torn tails are cut off, the rest stays to be replayed."""
         found = Found()
+        clear_up(self.path)
+        clear_up(self.failed)
         paths, found.foreign = entries(self.path)
         for path in paths:
             self.names.note(path.name)
@@ -136,6 +140,24 @@ class Folder:
         if found.foreign:
             log.warning("spool_foreign_files", files=found.foreign[:10], count=len(found.foreign))
         return found
+
+
+def make(folder: Path) -> None:
+    """A folder for us alone, durably: what is fsynced in one that is lost is lost with it."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for path in missing:
+        sync_folder(path.parent)
+
+
+def clear_up(folder: Path) -> None:
+    """Take away what a crash left half written; what it was to replace is still there."""
+    for path in list(folder.iterdir()):
+        whole = path.name.removesuffix(FRESH)
+        is_fresh = whole != path.name and (whole == HOLD or names.stream_of(whole) is not None)
+        if is_fresh or path.name.startswith(PROBE):
+            log.info("spool_cleared_up", file=path.name)
+            path.unlink()
 
 
 def entries(folder: Path) -> tuple[list[Path], list[str]]:
@@ -304,8 +326,8 @@ def erase(path: Path, places: Container[int]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Take a file away, durably: after a crash it is not there again."""
-    path.unlink()
+    """Take a file away, durably: after a crash it is not there again; nor is one that was gone."""
+    path.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
@@ -339,10 +361,14 @@ def _ends_line(file: FileIO, size: int) -> bool:
 
 def write_whole(path: Path, text: bytes) -> None:
     """A file with this content or, after a crash, the one that was there before."""
-    fresh = path.with_name(f"{path.name}.new")
-    with fresh.open("wb") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    fresh.replace(path)
+    fresh = path.with_name(path.name + FRESH)
+    try:
+        with fresh.open("wb") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)  # half of it takes room on a disk that may have none
+        raise
     sync_folder(path.parent)

@@ -322,7 +322,7 @@ class Spool:
 
     async def end_hold(self) -> None:
         """Replay, and let pushes through again."""
-        await asyncio.to_thread((self.config.folder / disk.HOLD).unlink, missing_ok=True)
+        await asyncio.to_thread(disk.remove, self.config.folder / disk.HOLD)
         self.hold = None
 
     async def discard(self, file: BufferFile) -> int:

@@ -105,6 +105,21 @@ def test_the_folder_is_made_for_us_alone(tmp_path):
     assert sorted(path.name for path in folder.path.iterdir()) == ["failed", "spool.lock"]
 
 
+def test_a_new_folder_is_durable(tmp_path, monkeypatch):
+    """With all that had to be made above it; one that is there costs nothing."""
+    synced, really = [], os.fsync
+
+    def fsync(number: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{number}").readlink())
+        really(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    disk.make(tmp_path / "a" / "b" / "failed")
+    assert sorted(synced) == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    disk.make(tmp_path / "a" / "b" / "failed")
+    assert len(synced) == 3
+
+
 @pytest.mark.parametrize("below", ["file/spool", "file"])
 def test_a_folder_that_cannot_be_is_refused(tmp_path, below):
     """A file stands in the way: not even root can write there."""
@@ -259,6 +274,23 @@ def test_foreign_files_are_told_and_left_alone(tmp_path, folder, leave, make_lin
     assert (tmp_path / "backup").is_dir()
 
 
+def test_what_a_crash_left_half_written_goes(tmp_path, folder, leave, make_lines):
+    """What it was to replace is as it was; what only looks like it is somebody's own."""
+    path = leave(b"".join(make_lines(1)), is_open=False)
+    failed = tmp_path / "failed" / path.name
+    failed.write_bytes(b"".join(make_lines(2)))
+    (tmp_path / "hold.json").write_bytes(b"{}")
+    for stays in (path, failed, tmp_path / "hold.json"):
+        stays.with_name(f"{stays.name}.new").write_bytes(b"half")
+    (tmp_path / ".probe-4711").write_bytes(b"")
+    (tmp_path / "notes.new").write_bytes(b"mine")
+    found, _ = recovered(folder)
+    assert (len(found.files), found.failed, found.foreign) == (1, 1, ["notes.new"])
+    assert sorted(one.name for one in tmp_path.rglob("*") if one.is_file()) == sorted([
+        path.name, path.name, "hold.json", "notes.new", "spool.lock",
+    ])  # fmt: skip
+
+
 def test_what_was_taken_out_stays_out(folder, leave, make_lines, numbers_in):
     """The events behind it keep their places, and those that are left are counted."""
     path = leave(b"".join(make_lines(1, 2, 3)), is_open=False)
@@ -394,3 +426,4 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="Input/output"):
         disk.write_whole(path, b"new")
     assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -441,6 +441,16 @@ async def test_a_hold_survives_a_restart(opened):
         assert spool.hold is None
 
 
+async def test_the_end_of_a_hold_is_durable(opened, monkeypatch):
+    """A power cut does not bring it back."""
+    async with opened() as spool:
+        await spool.begin_hold(Hold("eve", None, ""))
+        synced = []
+        monkeypatch.setattr(disk, "sync_folder", synced.append)
+        await spool.end_hold()
+        assert synced == [spool.config.folder]
+
+
 @pytest.mark.parametrize("text", [b"", b"{", b"{}", b'{"actor":"\xff"}', b"\xff"])
 async def test_a_hold_that_cannot_be_read_holds(opened, tmp_path, text):
     """What it said is lost, what it meant is not."""
