@@ -182,6 +182,7 @@ class Replay(Duty):
             await self._remove(file)
         elif self._carrier.held:
             self._pass_over(file)
+            await self._spool.pass_over(file)
         self._say_progress(file)
 
     async def _remove(self, file: BufferFile) -> None:

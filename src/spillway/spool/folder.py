@@ -6,10 +6,12 @@ Everything here is plain blocking file work; `Spool` calls it in threads.
 import errno
 import fcntl
 import os
-from collections.abc import Container, Iterator
+import threading
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 import structlog
 
@@ -41,10 +43,12 @@ class BufferFile:
     done: bytearray | None = None
     """One byte an event: whether it needs no replay any more; None: nothing is done."""
     left: int = field(init=False)
+    kept: int = field(init=False)
+    """Events that still stand in it, done or not."""
     stream: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.left = self.events
+        self.left = self.kept = self.events
         self.stream = names.stream_of(self.name) or ""
 
     @property
@@ -85,6 +89,8 @@ class Folder:
         self.failed = path / FAILED
         self.names = names.Names()
         self._lock: int | None = None
+        self._shortening = threading.Lock()
+        """A thread goes on when nobody waits for it any more, and the next one waits for it."""
 
     def lock(self) -> None:
         """Make it ours, or say why it cannot be."""
@@ -140,6 +146,19 @@ class Folder:
         if found.foreign:
             log.warning("spool_foreign_files", files=found.foreign[:10], count=len(found.foreign))
         return found
+
+    def shorten(self, file: BufferFile) -> tuple[int, int]:
+        """Put in its place, under its name, a file without what is done; its size, its oldest.
+
+        Blanks stand where that was. Whatever a crash leaves, one of both files is there.
+        """
+        with self._shortening:
+            texts = [text for some in windows(file.path) for text in some]
+            lines = [BLANK if file.is_done(at) else text for at, text in enumerate(texts)]
+            text = b"".join(line + b"\n" for line in lines)
+            write_whole(file.path, text, lambda: self._reached("mid_shortening"))
+            self._reached("after_shortening")
+            return len(text), oldest_ms(file.path)
 
 
 def make(folder: Path) -> None:
@@ -227,6 +246,7 @@ def describe(path: Path) -> BufferFile | None:
     file = BufferFile(path, lines, path.stat().st_size, oldest_ms(path))
     for index in blank:
         file.finish(index)
+    file.kept = file.left
     return file
 
 
@@ -253,23 +273,21 @@ def is_blank(line: bytes) -> bool:
     return not line.strip()
 
 
-def oldest_ms(path: Path) -> int:
-    """When the first event of a file was accepted."""
+def oldest_ms(path: Path, is_done: Callable[[int], bool] = lambda _: False) -> int:
+    """When the first event of a file was accepted that still waits."""
     with path.open("rb") as source:
-        first = next((line for line in source if not is_blank(line)), b"")
+        lines = (line for at, line in enumerate(source) if not is_done(at))
+        first = next((line for line in lines if not is_blank(line)), b"")
     try:
         return int(event.read_unchecked(first).accepted_at.timestamp() * 1000)
     except SpillwayError:
         return int(path.stat().st_mtime * 1000)
 
 
-def _read(path: Path, offset: int, size: int) -> tuple[bytes, int]:
-    with path.open("rb") as source:
-        source.seek(offset)
-        text = source.read(size)
-        if len(text) == size:
-            text += source.readline()
-    return text, offset + len(text)
+def _read(source: BinaryIO, size: int) -> bytes:
+    """Whole lines from where it stands on, about `size` bytes."""
+    text = source.read(size)
+    return text + source.readline() if len(text) == size else text
 
 
 def _split(text: bytes) -> list[bytes]:
@@ -279,17 +297,16 @@ def _split(text: bytes) -> list[bytes]:
 
 def read_window(path: Path, offset: int, size: int = WINDOW_BYTES) -> tuple[list[bytes], int]:
     """Whole lines from `offset` on, about `size` bytes, and where the next ones begin."""
-    text, end = _read(path, offset, size)
-    return _split(text), end
+    with path.open("rb") as source:
+        source.seek(offset)
+        text = _read(source, size)
+    return _split(text), offset + len(text)
 
 
 def _texts(path: Path) -> Iterator[bytes]:
-    offset = 0
-    while True:
-        text, offset = _read(path, offset, WINDOW_BYTES)
-        if not text:
-            return
-        yield text
+    with path.open("rb") as source:  # once: a shorter one may take its place meanwhile
+        while text := _read(source, WINDOW_BYTES):
+            yield text
 
 
 def windows(path: Path) -> Iterator[list[bytes]]:
@@ -359,7 +376,7 @@ def _ends_line(file: FileIO, size: int) -> bool:
     return not size or os.pread(file.fileno(), 1, size - 1) == b"\n"
 
 
-def write_whole(path: Path, text: bytes) -> None:
+def write_whole(path: Path, text: bytes, written: Callable[[], None] = lambda: None) -> None:
     """A file with this content or, after a crash, the one that was there before."""
     fresh = path.with_name(path.name + FRESH)
     try:
@@ -367,6 +384,7 @@ def write_whole(path: Path, text: bytes) -> None:
             out.write(text)
             out.flush()
             os.fsync(out.fileno())
+        written()
         fresh.replace(path)
     except OSError:
         fresh.unlink(missing_ok=True)  # half of it takes room on a disk that may have none

@@ -132,6 +132,9 @@ class Spool:
             await self._behind.close()
             await self._journal.close()
             await self._qos0_journal.close()
+            for file in self.files:
+                if 0 < file.left < file.kept:  # or the next start would count what is done
+                    await self._shorten(file)
         self.folder.release()
 
     # ------------------------------------------------------------ pushes
@@ -233,6 +236,24 @@ class Spool:
                 self._count(file.stream, address, -count)
         self.pending -= gone.total()
         return gone.total()
+
+    async def pass_over(self, file: BufferFile) -> None:
+        """What is left of a file stays for now; the rest goes as soon as it is half of it."""
+        if file.left * 2 <= file.kept:
+            await self._shorten(file)
+        else:
+            file.oldest_ms = await asyncio.to_thread(disk.oldest_ms, file.path, file.is_done)
+
+    async def _shorten(self, file: BufferFile) -> None:
+        left = file.left
+        try:
+            size, oldest_ms = await asyncio.to_thread(self.folder.shorten, file)
+        except OSError as error:
+            # It takes its room and is counted whole at the next start, but nothing is lost.
+            log.warning("spool_file_stays_long", file=file.name, error=str(error))
+        else:
+            self.bytes += size - file.bytes
+            file.bytes, file.oldest_ms, file.kept = size, oldest_ms, left
 
     async def remove(self, file: BufferFile) -> None:
         """A file all of whose events are done."""

@@ -392,6 +392,17 @@ def test_windows_cut_at_line_ends(tmp_path, make_lines, size):
     assert disk.survey(path) == (len(texts), [])
 
 
+def test_who_reads_a_file_reads_that_one(tmp_path, make_lines, monkeypatch):
+    """Though a shorter one takes its place between two windows."""
+    monkeypatch.setattr(disk, "WINDOW_BYTES", 64)
+    path, lines = tmp_path / "any.buf", make_lines(*range(5))
+    path.write_bytes(b"".join(lines))
+    reading = disk.numbered(path)
+    first = next(reading)
+    disk.write_whole(path, b" \n" * 4 + lines[4])
+    assert [first, *reading] == [(n, line[:-1]) for n, line in enumerate(lines, 1)]
+
+
 def test_blank_lines_count_as_they_are_read(tmp_path):
     """A place in a file is the same for whoever counts and for whoever reads."""
     path = tmp_path / "any.buf"

@@ -248,6 +248,99 @@ async def test_qos_0_fills_its_file(opened, push, numbers_in):
         assert [numbers_in(file.path) for file in spool.files] == [[1, 2, 3, 4], [5, 6]]
 
 
+async def test_a_file_that_is_passed_over_gets_shorter(opened, push, tmp_path, clock):
+    """Once half of it is done: its room is free, what is left keeps its place and its name."""
+    async with opened(events_per_file=4) as spool:
+        await spool.append(push(1, 2, 3, 4))
+        [file] = spool.files
+        text, lines = file.path.read_bytes(), dict(disk.numbered(file.path))
+        spool.finish(file, [(0, A)])
+        await spool.pass_over(file)
+        assert file.path.read_bytes() == text
+        spool.finish(file, [(2, A)])
+        await spool.pass_over(file)
+        assert dict(disk.numbered(file.path)) == {n: lines[n] for n in (2, 4)}
+        assert spool.bytes == file.bytes == bytes_on_disk(spool) < len(text)
+        assert (file.events, file.left, counts(spool)) == (4, 2, (2, {"orders": 2}, True))
+        spool.finish(file, [(3, A)])
+        await spool.pass_over(file)
+        assert list(dict(disk.numbered(file.path))) == [2]
+        assert [path.name for path in disk.entries(tmp_path)[0]] == [file.name]
+
+
+async def test_the_oldest_is_one_that_waits(opened, push, clock):
+    """Not one that is done, whether or not it still stands in the file."""
+    async with opened() as spool:
+        for number in range(1, 5):
+            [(address, [one])] = push(number)
+            one.accepted_at = event.moment(clock.ms + number * 1000)
+            await spool.append([(address, [one])])
+        await spool.rotate()
+        [file] = spool.files
+        clock.ms += 10_000
+        for done, oldest_s in ((0, 8), (1, 7), (2, 6)):
+            spool.finish(file, [(done, A)])
+            await spool.pass_over(file)
+            assert spool.oldest_s == oldest_s
+
+
+async def test_what_is_done_is_not_counted_after_a_restart(opened, push):
+    """However little it is: a stop takes it out of the files."""
+    async with opened(events_per_file=4) as spool:
+        await spool.append(push(1, 2) + push(3, partition="b") + push(4, queue="returns"))
+        [file] = spool.files
+        spool.finish(file, [(2, B)])
+    async with opened() as again:
+        [file] = again.files
+        assert counts(again) == (3, {"orders": 2, "returns": 1}, True)
+        assert (file.events, file.left, file.is_done(2)) == (4, 3, True)
+        assert (again.gate.holds(B), again.bytes) == (False, bytes_on_disk(again))
+
+
+async def test_a_file_that_cannot_get_shorter_stays_as_it_is(opened, push, monkeypatch, tmp_path):
+    """A full disk has no room for the shorter one: nothing is lost, and no half of it is left."""
+    async with opened() as spool:
+        await spool.append(push(1, 2))
+        await spool.rotate()
+        [file] = spool.files
+        spool.finish(file, [(0, A)])
+        text = file.path.read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", _refuse)
+            await spool.pass_over(file)
+        assert (file.path.read_bytes(), spool.bytes) == (text, len(text))
+        assert not list(tmp_path.glob("*.new"))
+        await spool.pass_over(file)
+        assert spool.bytes == bytes_on_disk(spool) < len(text)
+
+
+@pytest.mark.parametrize("point", ["mid_shortening", "after_shortening"])
+async def test_a_crash_while_a_file_gets_shorter(opened, push, tmp_path, clock, point):
+    """One of both is there, under its name, with all that waited."""
+
+    class Crashed(BaseException):
+        pass
+
+    def crash(reached):
+        if reached == point:
+            raise Crashed
+
+    spool = Spool(SpoolConfig(tmp_path), clock.now_ms, crash)
+    await spool.open()
+    await spool.append(push(1, 2, 3))
+    await spool.rotate()
+    [file] = spool.files
+    spool.finish(file, [(0, A), (2, A)])
+    with pytest.raises(Crashed):
+        await spool.pass_over(file)
+    spool.folder.release()
+    async with opened() as again:
+        assert [file.name for file in again.files] == [file.name]
+        assert again.pending == (3 if point == "mid_shortening" else 1)
+        assert 2 in dict(disk.numbered(file.path))
+        assert again.foreign == []
+
+
 async def test_a_discarded_line_is_gone_for_good(opened, push, numbers_in):
     """The others keep their places; the file goes with its last one, a restart brings none back."""
     async with opened(events_per_file=3) as spool:
