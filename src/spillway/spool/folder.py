@@ -38,8 +38,6 @@ class BufferFile:
     events: int
     bytes: int
     oldest_ms: int
-    is_counted: bool = False
-    """Whether the gate knows what waits in it."""
     done: bytearray | None = None
     """One byte an event: whether it needs no replay any more; None: nothing is done."""
     left: int = field(init=False)
@@ -73,11 +71,16 @@ class BufferFile:
 
 @dataclass(slots=True)
 class Found:
-    """What was in the folder at the start."""
+    """What was in the folder at the start; nobody has looked into it yet."""
 
-    files: list[BufferFile] = field(default_factory=list)
-    failed: int = 0
+    files: list[Path] = field(default_factory=list)
+    failed: list[Path] = field(default_factory=list)
+    bytes: int = 0
+    """Of those that wait."""
     foreign: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.files or self.failed)
 
 
 class Folder:
@@ -136,12 +139,12 @@ class Folder:
         for path in paths:
             self.names.note(path.name)
             whole = _close(path, self._reached) if names.is_open(path.name) else path
-            file = None if whole is None else describe(whole)
-            if file is not None:
-                found.files.append(file)
-        for path in entries(self.failed)[0]:
+            if whole is not None:
+                found.files.append(whole)
+                found.bytes += whole.stat().st_size
+        found.failed, _ = entries(self.failed)
+        for path in found.failed:
             self.names.note(path.name)
-            found.failed += count_events(path)
         sync_folder(self.path)
         if found.foreign:
             log.warning("spool_foreign_files", files=found.foreign[:10], count=len(found.foreign))
@@ -236,13 +239,9 @@ def _ended(file: FileIO, size: int) -> int:
     return 0
 
 
-def describe(path: Path) -> BufferFile | None:
-    """What can be told of a complete file at a glance; None: it is empty, and gone now."""
+def describe(path: Path) -> BufferFile:
+    """What can be told of a complete file by counting its lines."""
     lines, blank = survey(path)
-    if lines == len(blank):
-        log.warning("spool_empty_file", file=path.name)
-        path.unlink()
-        return None
     file = BufferFile(path, lines, path.stat().st_size, oldest_ms(path))
     for index in blank:
         file.finish(index)

@@ -158,8 +158,11 @@ def test_a_folder_that_cannot_be_written_is_refused():
 
 
 def recovered(folder):
+    """What was found, with its files counted, and what was told."""
     with capture_logs() as logs:
         found = folder.recover()
+        assert found.bytes == sum(path.stat().st_size for path in found.files)
+        found.files = [disk.describe(path) for path in found.files]
     return found, [log["event"] for log in logs]
 
 
@@ -229,11 +232,12 @@ def test_the_end_of_the_lines_is_found_before_a_long_torn_tail(
     assert [file.path.read_bytes() for file in found.files] == [text]
 
 
-def test_an_empty_complete_file_goes(folder, leave):
-    """There is nothing to replay in it."""
-    path = leave(b"", is_open=False)
+@pytest.mark.parametrize("text", [b"", b"\n", b" \n" * 3])
+def test_nothing_waits_in_an_empty_file(folder, leave, text):
+    """The replay will remove it."""
+    path = leave(text, is_open=False)
     found, told = recovered(folder)
-    assert (found.files, told, path.exists()) == ([], ["spool_empty_file"], False)
+    assert ([(file.path, file.left) for file in found.files], told) == ([(path, 0)], [])
 
 
 def test_a_cut_complete_file_is_not_touched(folder, leave, make_lines):
@@ -285,7 +289,7 @@ def test_what_a_crash_left_half_written_goes(tmp_path, folder, leave, make_lines
     (tmp_path / ".probe-4711").write_bytes(b"")
     (tmp_path / "notes.new").write_bytes(b"mine")
     found, _ = recovered(folder)
-    assert (len(found.files), found.failed, found.foreign) == (1, 1, ["notes.new"])
+    assert (len(found.files), found.failed, found.foreign) == (1, [failed], ["notes.new"])
     assert sorted(one.name for one in tmp_path.rglob("*") if one.is_file()) == sorted([
         path.name, path.name, "hold.json", "notes.new", "spool.lock",
     ])  # fmt: skip
@@ -303,8 +307,8 @@ def test_what_was_taken_out_stays_out(folder, leave, make_lines, numbers_in):
     assert [number for number, _ in disk.numbered(path)] == [3]
     assert disk.oldest_ms(path) == 1_767_225_600_000
     disk.erase(path, {2})
-    found, told = recovered(folder)
-    assert (found.files, told, path.exists()) == ([], ["spool_empty_file"], False)
+    found, _ = recovered(folder)
+    assert [(file.events, file.left) for file in found.files] == [(3, 0)]
 
 
 def test_a_crash_within_an_erasure_leaves_a_damaged_line(leave, make_lines, monkeypatch):
@@ -347,7 +351,7 @@ def test_failed_lines_are_counted(tmp_path, folder, make_lines):
     (tmp_path / "failed" / name).write_bytes(b"".join(make_lines(1, 2)) + b" \ntorn")
     (tmp_path / "failed" / "notes.txt").write_bytes(b"a\nb\n")
     found, _ = recovered(folder)
-    assert (found.failed, found.foreign) == (3, [])
+    assert ([disk.count_events(path) for path in found.failed], found.foreign) == ([3], [])
     assert disk.age(folder.names.next(FAILOVER)) > disk.age(name)
 
 

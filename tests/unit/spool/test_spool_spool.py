@@ -124,13 +124,40 @@ async def test_everything_is_held_until_the_files_are_indexed(tmp_path, opened, 
     await again.open()
     assert again.gate.holds(Address("other", "any", "x"))
     await again.append(push(2, partition="b"))
+    await again.rotate()
     await again.index()
+    await again.index()
+    assert [file.name for file in again.files] == sorted(file.name for file in again.files)
     assert [again.gate.holds(a) for a in (A, B, Address("other", "any", "x"))] == [
         True,
         True,
         False,
     ]
     assert counts(again) == (2, {"orders": 2}, True)
+    await again.close()
+
+
+async def test_a_start_looks_into_no_file(tmp_path, opened, push, clock, monkeypatch):
+    """Of a cold disk full of them that would take minutes; each counts as something until then."""
+    async with opened(events_per_file=2) as spool:
+        await spool.append(push(1, 2, 3))
+        name = spool.files[0].name
+        aside = event.failed(
+            event.read(next(disk.windows(spool.files[0].path))[0]),
+            event.Trouble("queue_not_found", "no queue", "make it"),
+            event.moment(clock.ms),
+        )
+        spool.quarantine.add(name, [aside, aside])
+    again = Spool(SpoolConfig(tmp_path), clock.now_ms)
+    with monkeypatch.context() as patch:
+        for reading in ("_texts", "oldest_ms", "survey"):
+            patch.setattr(disk, reading, None)
+        await again.open()
+    assert (again.pending, again.quarantined, again.file_count) == (2, 1, 2)
+    assert (again.bytes, again.gate.is_known) == (bytes_on_disk(again), False)
+    await again.index()
+    assert (again.pending, again.quarantined, again.file_count) == (3, 2, 2)
+    assert (again.bytes, again.gate.is_known) == (bytes_on_disk(again), True)
     await again.close()
 
 
