@@ -21,6 +21,7 @@ QUEUES = {
 FLOW = 100
 POISON = 30
 BARE = 60  # two bites and a half
+FULL = 10
 
 WRITING = [
     ("before_write", 5),
@@ -39,13 +40,14 @@ REPLAYING = [
 ]
 RECOVERING = [("mid_recovery", 1)]
 SETTING_ASIDE = [("mid_quarantine", 1), ("mid_revival", 1)]
+SHORTENING = [("mid_shortening", 1), ("after_shortening", 1)]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 def test_every_place_is_tried():
     """A place that nobody dies at proves nothing."""
-    tried = WRITING + REPLAYING + RECOVERING + SETTING_ASIDE
+    tried = WRITING + REPLAYING + RECOVERING + SETTING_ASIDE + SHORTENING
     assert {point for point, _ in tried} == set(POINTS)
 
 
@@ -117,6 +119,33 @@ async def test_a_kill_where_no_window_knows_what_was_stored(served, fragile, pat
         await patience.until(lambda: is_aside(client, 0))
         messages = await client.lease("bare", max=2 * BARE)
         assert [message.payload for message in messages] == list(range(BARE))
+
+
+@pytest.mark.parametrize(("point", "nth"), SHORTENING)
+async def test_a_kill_while_a_file_gets_shorter(served, fragile, patience, point, nth):
+    """What a full queue holds back comes in order, and once, though no window knows of it."""
+    await asyncio.to_thread(served.start, point, nth)
+    async with AsyncClient(served.url, retries=PATIENT) as client:
+        await client.create_queue("bare", dedupe_window_ms=0)
+        await client.create_queue("full", dedupe_window_ms=0, max_depth=FULL)
+        await asyncio.to_thread(fragile.stop)
+        for n in range(BARE):
+            assert (await client.push("bare", n)).status == "buffered"
+        for n in range(2 * FULL):
+            assert (await client.push("full", n)).status == "buffered"
+        await asyncio.to_thread(fragile.start)
+        await died(served, point)
+        await asyncio.to_thread(served.start)
+        got: list[int] = []
+        while len(got) < 2 * FULL:
+            messages = await client.lease("full", max=FULL, wait_ms=5_000)
+            await client.settle([message.receipt for message in messages])
+            got += [message.payload for message in messages]
+        await patience.until(lambda: is_aside(client, 0))
+        assert got == list(range(2 * FULL))
+        messages = await client.lease("bare", max=2 * BARE)
+        assert [message.payload for message in messages] == list(range(BARE))
+        assert not await client.lease("full")
 
 
 @pytest.mark.parametrize(("point", "nth"), RECOVERING)

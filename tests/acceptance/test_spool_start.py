@@ -160,7 +160,7 @@ def test_a_full_disk_refuses_and_heals(serve, fragile, small_disk, eventually):
         # Full again, and no room is made but by the broker itself, a new one at that.
         served.kill()
         served.start()
-        assert client.health().spool.pending == len(taken) + len(more)
+        eventually(lambda: client.health().spool.pending == len(taken) + len(more))
         fragile.start()
         found = everything(client, eventually)
         assert [n for n, _ in found] == taken + more

@@ -106,8 +106,9 @@ def run(monkeypatch):
 
 
 SPOOL_IN_TROUBLE = {
-    "folder": "/spool", "pending": 1200, "unwritten": 0, "bytes": 9, "bytes_max": 10,
-    "oldest_s": 180.0, "age_max_s": 604800.0, "disk_free": 2**40, "files": 3, "failed": 2,
+    "folder": "/spool", "pending": 1200, "counting": False, "unwritten": 0, "bytes": 9,
+    "bytes_max": 10, "oldest_s": 180.0, "age_max_s": 604800.0, "disk_free": 2**40, "files": 3,
+    "failed": 2,
     "lost": 0, "accepted": 1200, "refused": 0, "replayed": 0, "revived": 0, "discarded": 0,
     "rate": 0.0, "database": "connected", "breaker": "closed", "foreign": [],
     "hold": {"actor": "ann", "reason": "new disk", "since": "2026-01-01T00:00:00Z"},

@@ -112,13 +112,16 @@ class Replay(Duty):
         stuck = sum(file.left for file in self._stuck)
         return self._spool.pending - self._spool.unwritten - stuck
 
+    def _may_go(self) -> bool:
+        steady = self._breaker.is_steady and self._handover.is_owner
+        return steady and self._spool.hold is None
+
     def _may_run(self) -> bool:
-        spool = self._spool
         # A file without events is one that could not be removed.
-        empty = any(not file.left and file not in self._stuck for file in spool.files)
-        left = self._left() > 0 or empty
-        may = spool.hold is None and self._breaker.is_steady and self._handover.is_owner
-        return left and may
+        return self._may_go() and (
+            self._left() > 0
+            or any(not file.left and file not in self._stuck for file in self._spool.files)
+        )
 
     async def run_once(self) -> int:
         """Returns how many events left the spool."""
@@ -158,7 +161,7 @@ class Replay(Duty):
                 spool.close_door()
             await spool.rotate()
         for file in list(spool.files):
-            if self._may_run() and file not in self._stuck:
+            if self._may_go() and file not in self._stuck:
                 async with spool.working:
                     if file in spool.files:
                         await self._file(file)
@@ -179,6 +182,7 @@ class Replay(Duty):
             await self._remove(file)
         elif self._carrier.held:
             self._pass_over(file)
+            await self._spool.pass_over(file)
         self._say_progress(file)
 
     async def _remove(self, file: BufferFile) -> None:

@@ -47,7 +47,7 @@ class Revival(Duty):
     async def run_once(self) -> int:
         """Returns how many events went into the log after all."""
         spool, before = self._spool, self.revived
-        if not spool.quarantined or self._breaker.is_open:
+        if not spool.gate.is_known or not spool.quarantined or self._breaker.is_open:
             return 0
         files = await asyncio.to_thread(spool.quarantine.files)
         later = [file for file in files if disk.age(file) > self._behind] or files

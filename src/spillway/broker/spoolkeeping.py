@@ -94,6 +94,7 @@ class Spoolkeeping:
         return SpoolReply(
             folder=str(spool.config.folder),
             pending=spool.pending,
+            counting=not spool.gate.is_known,
             unwritten=spool.unwritten,
             bytes=spool.bytes,
             bytes_max=spool.config.bytes_max,
@@ -307,6 +308,11 @@ class Spoolkeeping:
                 hint="try again, or hold the spool first: `spillway spool hold`",
             ) from None
         try:
+            if not self._spool.gate.is_known:
+                raise OverloadedError(
+                    "what earlier runs left in the spool is still being counted",
+                    hint="try again when `spillway spool status` has stopped counting",
+                )
             yield
         finally:
             working.release()

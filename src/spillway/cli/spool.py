@@ -94,7 +94,9 @@ def status(
 
 def _facts(now: "SpoolReply") -> dict[str, object]:
     waiting = f"{counted(now.pending, 'event')} in {counted(now.files, 'file')}"
-    if now.pending:
+    if now.counting:
+        waiting = f"still counting: {waiting} or more"
+    elif now.pending:
         waiting += f", the oldest for {duration(now.oldest_s)}"
     used = f"{size(now.bytes)} of {size(now.bytes_max)} ({now.bytes / now.bytes_max:.0%})"
     hold = now.hold

@@ -16,6 +16,8 @@ Point = Literal[
     "mid_batch",
     "after_commit_before_delete",
     "after_delete",
+    "mid_shortening",
+    "after_shortening",
     "mid_quarantine",
     "mid_revival",
 ]

@@ -6,10 +6,12 @@ Everything here is plain blocking file work; `Spool` calls it in threads.
 import errno
 import fcntl
 import os
-from collections.abc import Container, Iterator
+import threading
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 import structlog
 
@@ -20,6 +22,8 @@ from spillway.spool.faultpoints import Reached, nobody
 log = structlog.get_logger(__name__)
 
 LOCK, HOLD, ACTIONS, FAILED = "spool.lock", "hold.json", "actions.jsonl", "failed"
+FRESH, PROBE = ".new", ".probe-"
+"""Files that are there for a moment, unless a crash comes."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 WINDOW_BYTES = 1024 * 1024
 BLANK = b" "
@@ -34,15 +38,15 @@ class BufferFile:
     events: int
     bytes: int
     oldest_ms: int
-    is_counted: bool = False
-    """Whether the gate knows what waits in it."""
     done: bytearray | None = None
     """One byte an event: whether it needs no replay any more; None: nothing is done."""
     left: int = field(init=False)
+    kept: int = field(init=False)
+    """Events that still stand in it, done or not."""
     stream: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.left = self.events
+        self.left = self.kept = self.events
         self.stream = names.stream_of(self.name) or ""
 
     @property
@@ -67,11 +71,16 @@ class BufferFile:
 
 @dataclass(slots=True)
 class Found:
-    """What was in the folder at the start."""
+    """What was in the folder at the start; nobody has looked into it yet."""
 
-    files: list[BufferFile] = field(default_factory=list)
-    failed: int = 0
+    files: list[Path] = field(default_factory=list)
+    failed: list[Path] = field(default_factory=list)
+    bytes: int = 0
+    """Of those that wait."""
     foreign: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.files or self.failed)
 
 
 class Folder:
@@ -83,11 +92,13 @@ class Folder:
         self.failed = path / FAILED
         self.names = names.Names()
         self._lock: int | None = None
+        self._shortening = threading.Lock()
+        """A thread goes on when nobody waits for it any more, and the next one waits for it."""
 
     def lock(self) -> None:
         """Make it ours, or say why it cannot be."""
         try:
-            self.failed.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make(self.failed)
             self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._probe()
@@ -105,7 +116,7 @@ class Folder:
         """Whether files can be made there. A full disk is no reason not to start: it gets emptier
         by what is replayed.
         """
-        probe = self.path / f".probe-{os.getpid()}"
+        probe = self.path / f"{PROBE}{os.getpid()}"
         try:
             probe.write_bytes(b"")
             probe.unlink()
@@ -122,20 +133,53 @@ class Folder:
     def recover(self) -> Found:
         """Take in what a crash left: torn tails are cut off, the rest stays to be replayed."""
         found = Found()
+        clear_up(self.path)
+        clear_up(self.failed)
         paths, found.foreign = entries(self.path)
         for path in paths:
             self.names.note(path.name)
             whole = _close(path, self._reached) if names.is_open(path.name) else path
-            file = None if whole is None else describe(whole)
-            if file is not None:
-                found.files.append(file)
-        for path in entries(self.failed)[0]:
+            if whole is not None:
+                found.files.append(whole)
+                found.bytes += whole.stat().st_size
+        found.failed, _ = entries(self.failed)
+        for path in found.failed:
             self.names.note(path.name)
-            found.failed += count_events(path)
         sync_folder(self.path)
         if found.foreign:
             log.warning("spool_foreign_files", files=found.foreign[:10], count=len(found.foreign))
         return found
+
+    def shorten(self, file: BufferFile) -> tuple[int, int]:
+        """Put in its place, under its name, a file without what is done; its size, its oldest.
+
+        Blanks stand where that was. Whatever a crash leaves, one of both files is there.
+        """
+        with self._shortening:
+            texts = [text for some in windows(file.path) for text in some]
+            lines = [BLANK if file.is_done(at) else text for at, text in enumerate(texts)]
+            text = b"".join(line + b"\n" for line in lines)
+            write_whole(file.path, text, lambda: self._reached("mid_shortening"))
+            self._reached("after_shortening")
+            return len(text), oldest_ms(file.path)
+
+
+def make(folder: Path) -> None:
+    """A folder for us alone, durably: what is fsynced in one that is lost is lost with it."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for path in missing:
+        sync_folder(path.parent)
+
+
+def clear_up(folder: Path) -> None:
+    """Take away what a crash left half written; what it was to replace is still there."""
+    for path in list(folder.iterdir()):
+        whole = path.name.removesuffix(FRESH)
+        is_fresh = whole != path.name and (whole == HOLD or names.stream_of(whole) is not None)
+        if is_fresh or path.name.startswith(PROBE):
+            log.info("spool_cleared_up", file=path.name)
+            path.unlink()
 
 
 def entries(folder: Path) -> tuple[list[Path], list[str]]:
@@ -166,36 +210,42 @@ def sync_folder(path: Path) -> None:
 
 
 def _close(path: Path, reached: Reached) -> Path | None:
-    """End a file that was open when its writer died; None: nothing whole was in it."""
-    good, at = 0, 0
-    with path.open("rb") as source:
-        for text in source:
-            at += len(text)
-            if text.endswith(b"\n") and event.is_whole(text):
-                good = at
-    if not good:
-        log.warning("spool_torn_file", file=path.name, bytes=at)
+    """End a file that was open when its writer died; None: no line in it was ended.
+
+    A line that was ended may have been answered, so it stays, whatever it says by now.
+    """
+    with path.open("r+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        ended = _ended(file, size)
+        if ended < size:
+            log.warning("spool_torn_tail", file=path.name, cut_bytes=size - ended)
+            file.truncate(ended)
+        os.fsync(file.fileno())
+    if not ended:
         path.unlink()
         return None
-    if good < at:
-        log.warning("spool_torn_tail", file=path.name, cut_bytes=at - good)
-    with path.open("r+b") as out:
-        out.truncate(good)
-        os.fsync(out.fileno())
     reached("mid_recovery")
     return path.rename(path.with_name(path.name.removesuffix(names.OPEN) + names.COMPLETE))
 
 
-def describe(path: Path) -> BufferFile | None:
-    """What can be told of a complete file at a glance; None: it is empty, and gone now."""
+def _ended(file: FileIO, size: int) -> int:
+    """How many bytes of a file are lines that were ended."""
+    while size:
+        start = max(0, size - WINDOW_BYTES)
+        found = os.pread(file.fileno(), size - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        size = start
+    return 0
+
+
+def describe(path: Path) -> BufferFile:
+    """What can be told of a complete file by counting its lines."""
     lines, blank = survey(path)
-    if lines == len(blank):
-        log.warning("spool_empty_file", file=path.name)
-        path.unlink()
-        return None
     file = BufferFile(path, lines, path.stat().st_size, oldest_ms(path))
     for index in blank:
         file.finish(index)
+    file.kept = file.left
     return file
 
 
@@ -222,23 +272,21 @@ def is_blank(line: bytes) -> bool:
     return not line.strip()
 
 
-def oldest_ms(path: Path) -> int:
-    """When the first event of a file was accepted."""
+def oldest_ms(path: Path, is_done: Callable[[int], bool] = lambda _: False) -> int:
+    """When the first event of a file was accepted that still waits."""
     with path.open("rb") as source:
-        first = next((line for line in source if not is_blank(line)), b"")
+        lines = (line for at, line in enumerate(source) if not is_done(at))
+        first = next((line for line in lines if not is_blank(line)), b"")
     try:
         return int(event.read_unchecked(first).accepted_at.timestamp() * 1000)
     except SpillwayError:
         return int(path.stat().st_mtime * 1000)
 
 
-def _read(path: Path, offset: int, size: int) -> tuple[bytes, int]:
-    with path.open("rb") as source:
-        source.seek(offset)
-        text = source.read(size)
-        if len(text) == size:
-            text += source.readline()
-    return text, offset + len(text)
+def _read(source: BinaryIO, size: int) -> bytes:
+    """Whole lines from where it stands on, about `size` bytes."""
+    text = source.read(size)
+    return text + source.readline() if len(text) == size else text
 
 
 def _split(text: bytes) -> list[bytes]:
@@ -248,17 +296,16 @@ def _split(text: bytes) -> list[bytes]:
 
 def read_window(path: Path, offset: int, size: int = WINDOW_BYTES) -> tuple[list[bytes], int]:
     """Whole lines from `offset` on, about `size` bytes, and where the next ones begin."""
-    text, end = _read(path, offset, size)
-    return _split(text), end
+    with path.open("rb") as source:
+        source.seek(offset)
+        text = _read(source, size)
+    return _split(text), offset + len(text)
 
 
 def _texts(path: Path) -> Iterator[bytes]:
-    offset = 0
-    while True:
-        text, offset = _read(path, offset, WINDOW_BYTES)
-        if not text:
-            return
-        yield text
+    with path.open("rb") as source:  # once: a shorter one may take its place meanwhile
+        while text := _read(source, WINDOW_BYTES):
+            yield text
 
 
 def windows(path: Path) -> Iterator[list[bytes]]:
@@ -295,8 +342,8 @@ def erase(path: Path, places: Container[int]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Take a file away, durably: after a crash it is not there again."""
-    path.unlink()
+    """Take a file away, durably: after a crash it is not there again; nor is one that was gone."""
+    path.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
@@ -328,12 +375,17 @@ def _ends_line(file: FileIO, size: int) -> bool:
     return not size or os.pread(file.fileno(), 1, size - 1) == b"\n"
 
 
-def write_whole(path: Path, text: bytes) -> None:
+def write_whole(path: Path, text: bytes, written: Callable[[], None] = lambda: None) -> None:
     """A file with this content or, after a crash, the one that was there before."""
-    fresh = path.with_name(f"{path.name}.new")
-    with fresh.open("wb") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    fresh.replace(path)
+    fresh = path.with_name(path.name + FRESH)
+    try:
+        with fresh.open("wb") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        written()
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)  # half of it takes room on a disk that may have none
+        raise
     sync_folder(path.parent)

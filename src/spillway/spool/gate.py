@@ -20,21 +20,12 @@ class Gate:
         """Until every file was looked at, anything may have something waiting."""
 
     def add(self, address: Address, count: int = 1) -> None:
-        """So many more wait."""
+        """So many more wait, or fewer."""
         self._counts[_bucket(address)] += count
-
-    def take(self, address: Address, count: int = 1) -> None:
-        """So many wait no more."""
-        self._counts[_bucket(address)] -= count
 
     def clear(self) -> None:
         """Nothing waits any more, whatever was counted."""
         self._counts = array("q", bytes(8 * BUCKETS))
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether nobody is held back."""
-        return self.is_known and not any(self._counts)
 
     def holds(self, address: Address) -> bool:
         """Whether a push to there has to stand behind others."""

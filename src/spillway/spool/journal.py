@@ -27,6 +27,8 @@ class _OpenFile:
         self.number = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self.events = 0
         self.bytes = 0
+        self._is_cut = True
+        """False: behind its bytes may stand what was refused."""
 
     def write(self, lines: list[bytes]) -> None:
         """Append; not durable yet."""
@@ -35,18 +37,22 @@ class _OpenFile:
         self.bytes += sum(map(len, lines))
 
     def cut(self, events: int, size: int) -> None:
-        """Go back to what it was."""
+        """Go back to what it was, durably."""
+        self.events, self.bytes, self._is_cut = events, size, False
         os.ftruncate(self.number, size)
         os.lseek(self.number, size, os.SEEK_SET)
-        self.events, self.bytes = events, size
+        os.fdatasync(self.number)
+        self._is_cut = True
 
     def drop(self) -> None:
         """It was never there."""
-        self.path.unlink()
         os.close(self.number)
+        disk.remove(self.path)
 
     def complete(self) -> BufferFile:
-        """Its last name says that nothing more comes."""
+        """Its last name says that nothing more comes, and that all of it was accepted."""
+        if not self._is_cut:
+            self.cut(self.events, self.bytes)
         oldest_ms = disk.oldest_ms(self.path)
         name = self.path.name.removesuffix(names.OPEN) + names.COMPLETE
         path = self.path.rename(self.path.with_name(name))
@@ -77,7 +83,7 @@ class FileWriter:
             self._reached("before_fsync")
             self._sync(files, is_new=len(files) > 1 or open_file is None)
         except OSError as error:
-            self._undo(files, open_file, before)
+            self._undo(files, before)
             raise SpoolFullError(
                 f"the spool cannot write to {self._folder.path}: {error}"
             ) from error
@@ -103,10 +109,9 @@ class FileWriter:
             self._reached("before_directory_fsync")
             disk.sync_folder(self._folder.path)
 
-    def _undo(
-        self, files: list[_OpenFile], kept: _OpenFile | None, before: tuple[int, int]
-    ) -> None:
+    def _undo(self, files: list[_OpenFile], before: tuple[int, int]) -> None:
         """Nobody was told yes, so nothing of it may stay."""
+        kept = self._file
         for file in files:
             try:
                 if file is kept:
@@ -115,6 +120,10 @@ class FileWriter:
                     file.drop()
             except OSError as error:
                 log.critical("spool_undo_failed", file=str(file.path), error=str(error))
+                if file is kept:
+                    # The next line must not be glued to a torn one: this file ends here.
+                    self._ended.append(file)
+                    self._file = None
 
     def _is_full(self, file: _OpenFile) -> bool:
         return file.events >= self._events_per_file or file.bytes >= FILE_BYTES_MAX

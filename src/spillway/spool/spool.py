@@ -19,7 +19,7 @@ from spillway.spool import folder as disk
 from spillway.spool.behind import Behind
 from spillway.spool.event import Address, Event
 from spillway.spool.faultpoints import Reached, nobody
-from spillway.spool.folder import BufferFile, Folder
+from spillway.spool.folder import BufferFile, Folder, Found
 from spillway.spool.gate import Gate
 from spillway.spool.journal import FileWriter, Journal
 from spillway.spool.quarantine import Mark, Quarantine, mark_of
@@ -90,10 +90,12 @@ class Spool:
         self.reached = reached
         self._now_ms = now_ms
         self._seq = 0
+        self._found = Found()
+        """What is still to be counted."""
         self._open = {stream: _Open() for stream in (names.FAILOVER, names.QOS0)}
         self._journal = self._new_journal(names.FAILOVER)
         self._qos0_journal = self._new_journal(names.QOS0)
-        self._behind = Behind(self._write_qos0, config.flush_ms, config.max_batch)
+        self._behind = Behind(self._qos0_journal.write, config.flush_ms, config.max_batch)
         self._door: asyncio.Event | None = None
 
     def _new_journal(self, stream: str) -> Journal:
@@ -103,29 +105,37 @@ class Spool:
     # ------------------------------------------------------------ life
 
     async def open(self) -> None:
-        """Make the folder ours and take in what is there; raises SpoolFolderError."""
+        """Make the folder ours and see what is there; raises SpoolFolderError."""
         await asyncio.to_thread(self.folder.lock)
-        found = await asyncio.to_thread(self.folder.recover)
-        self.files = found.files
-        self.pending = sum(file.left for file in found.files)
-        self.bytes = sum(file.bytes for file in found.files)
-        self.quarantined, self.foreign = found.failed, found.foreign
-        self.gate.is_known = not found.files
+        self._found = found = await asyncio.to_thread(self.folder.recover)
+        # Something is in each of them: nobody is to think that the spool is empty.
+        self.pending, self.quarantined = len(found.files), len(found.failed)
+        self.bytes, self.foreign = found.bytes, found.foreign
+        self.gate.is_known = not found
         self._seq = int(self._now_ms()) * 1000
         self.hold = await asyncio.to_thread(_read_hold, self.config.folder / disk.HOLD)
         self.opened_s = time.monotonic()
-        if found.files:
-            log.info("spool_found", events=self.pending, files=len(self.files), bytes=self.bytes)
+        if found:
+            log.info("spool_found", files=len(found.files), bytes=self.bytes)
 
     async def index(self) -> None:
-        """Learn which lanes the files of earlier runs hold back; until then all are."""
-        for file in [file for file in self.files if not file.is_counted]:
-            async with self.working:
-                if file in self.files:  # nobody discarded it meanwhile
-                    for address, count in (await asyncio.to_thread(_waiting_in, file)).items():
-                        self._count(file.stream, address, count)
-                    file.is_counted = True
-        self.gate.is_known = True
+        """Count what earlier runs left, and whose order it is; until then all lanes are held back
+        and nobody may change a file. A spool of gigabytes takes its time, and pushes do not wait.
+        """
+        found = self._found
+        while found.files:
+            file, waiting = await asyncio.to_thread(_counted, found.files[0])
+            del found.files[0]
+            insort(self.files, file, key=lambda one: disk.age(one.name))
+            self.pending += file.left - 1
+            for address, count in waiting.items():
+                self._count(file.stream, address, count)
+        if found.failed:
+            self.quarantined = await asyncio.to_thread(_count_all, found.failed)
+            found.failed.clear()
+        if not self.gate.is_known:
+            self.gate.is_known = True
+            log.info("spool_counted", events=self.pending, failed=self.quarantined)
 
     async def close(self) -> None:
         """Write what is pending, end the open files, give the folder free; twice is fine."""
@@ -134,6 +144,9 @@ class Spool:
             await self._behind.close()
             await self._journal.close()
             await self._qos0_journal.close()
+            for file in self.files:
+                if 0 < file.left < file.kept:  # or the next start would count what is done
+                    await self._shorten(file)
         self.folder.release()
 
     # ------------------------------------------------------------ pushes
@@ -165,10 +178,6 @@ class Spool:
             raise
         self._take_in(names.QOS0, parts, size, 1)
         self.accepted += len(lines)
-
-    async def _write_qos0(self, lines: list[bytes]) -> None:
-        await self._qos0_journal.write(lines)
-        await self._qos0_journal.rotate()
 
     def _lines(self, parts: Parts) -> tuple[list[bytes], int]:
         seq = self._seq
@@ -217,7 +226,6 @@ class Spool:
 
     def _completed(self, opened: _Open, files: list[BufferFile]) -> None:
         for file in files:
-            file.is_counted = True
             insort(self.files, file, key=lambda one: disk.age(one.name))
             opened.events -= file.events
             opened.oldest_ms = self._now_ms()
@@ -225,23 +233,38 @@ class Spool:
     # ------------------------------------------------------------ replay
 
     async def rotate(self) -> None:
-        """End the open file: only complete ones are replayed."""
+        """End the open files: only complete ones are replayed."""
         if self._open[names.FAILOVER].events:
             await self._journal.rotate()
-
-    @property
-    def open_events(self) -> int:
-        """How many events are in files that are still being written."""
-        return sum(opened.events for opened in self._open.values())
+        if self._open[names.QOS0].events:
+            await self._qos0_journal.rotate()
 
     def finish(self, file: BufferFile, done: Iterable[tuple[int, Address | None]]) -> int:
         """These events of a file are in the log or set aside; how many were not so before."""
         gone = Counter(address for index, address in done if file.finish(index))
-        for address, count in gone.items() if file.is_counted else ():
+        for address, count in gone.items():
             if address is not None:
                 self._count(file.stream, address, -count)
         self.pending -= gone.total()
         return gone.total()
+
+    async def pass_over(self, file: BufferFile) -> None:
+        """What is left of a file stays for now; the rest goes as soon as it is half of it."""
+        if file.left * 2 <= file.kept:
+            await self._shorten(file)
+        else:
+            file.oldest_ms = await asyncio.to_thread(disk.oldest_ms, file.path, file.is_done)
+
+    async def _shorten(self, file: BufferFile) -> None:
+        left = file.left
+        try:
+            size, oldest_ms = await asyncio.to_thread(self.folder.shorten, file)
+        except OSError as error:
+            # It takes its room and is counted whole at the next start, but nothing is lost.
+            log.warning("spool_file_stays_long", file=file.name, error=str(error))
+        else:
+            self.bytes += size - file.bytes
+            file.bytes, file.oldest_ms, file.kept = size, oldest_ms, left
 
     async def remove(self, file: BufferFile) -> None:
         """A file all of whose events are done."""
@@ -311,7 +334,8 @@ class Spool:
     @property
     def file_count(self) -> int:
         """How many files hold events, those that are being written too."""
-        return len(self.files) + sum(opened.events > 0 for opened in self._open.values())
+        complete = len(self.files) + len(self._found.files)
+        return complete + sum(opened.events > 0 for opened in self._open.values())
 
     async def disk_free(self) -> int:
         """Bytes left on the disk of the folder; a disk that does not answer has none."""
@@ -338,7 +362,7 @@ class Spool:
 
     async def end_hold(self) -> None:
         """Replay, and let pushes through again."""
-        await asyncio.to_thread((self.config.folder / disk.HOLD).unlink, missing_ok=True)
+        await asyncio.to_thread(disk.remove, self.config.folder / disk.HOLD)
         self.hold = None
 
     async def discard(self, file: BufferFile) -> int:
@@ -346,7 +370,7 @@ class Spool:
         waiting = await asyncio.to_thread(_waiting_in, file)
         await asyncio.to_thread(disk.remove, file.path)
         gone, file.left = file.left, 0
-        for address, count in waiting.items() if file.is_counted else ():
+        for address, count in waiting.items():
             self._count(file.stream, address, -count)
         self.pending -= gone
         self._forget(file)
@@ -373,6 +397,15 @@ def _set_aside_in(file: BufferFile, marks: Container[Mark]) -> set[int]:
     """The places of events that are done with and have one of these marks."""
     lines = ((n - 1, text) for n, text in disk.numbered(file.path) if file.is_done(n - 1))
     return {place for place, text in lines if mark_of(text) in marks}
+
+
+def _counted(path: Path) -> tuple[BufferFile, Counter[Address]]:
+    file = disk.describe(path)
+    return file, _waiting_in(file)
+
+
+def _count_all(paths: list[Path]) -> int:
+    return sum(disk.count_events(path) for path in paths)
 
 
 def _waiting_in(file: BufferFile) -> Counter[Address]:

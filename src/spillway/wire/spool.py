@@ -59,10 +59,14 @@ class SpoolLane(Reply):
 
 
 class SpoolReply(Reply):
-    """What waits in files, since when, and what stands in its way."""
+    """What waits in files, since when, and what stands in its way.
+
+    While it is `counting` what earlier runs left, a file of theirs counts as one event.
+    """
 
     folder: str
     pending: int
+    counting: bool
     unwritten: int
     bytes: int
     bytes_max: int

@@ -510,6 +510,24 @@ async def test_what_left_failed_does_not_come_again_from_its_file(
         assert await site.payloads("doomed") == (["poison"] if how == "retry" else [])
 
 
+async def test_no_file_changes_before_all_are_counted(site, monkeypatch):
+    """It would be counted as what it was; to look at them is fine, and pushes are taken."""
+    name = await held_file(site, 1, 2)
+    discard = "POST", "/v1/spool/discard", {"file": name, "state": "waiting"}
+
+    async def index():
+        """Takes its time."""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.broker.spool, "index", index)
+        patch.setattr(site.broker.spool.gate, "is_known", False)
+        assert (await spool(site))["counting"] is True
+        assert await site.refused(*discard) == (503, "overloaded")
+        assert [result["status"] for result in await site.results("orders", 3)] == ["buffered"]
+    assert (await spool(site))["counting"] is False
+    assert (await site.ask(*discard))["affected"] == 2
+
+
 async def test_nothing_is_thrown_away_unnamed(site):
     """There is no discard without a file."""
     assert await site.refused("POST", "/v1/spool/discard", {}) == (400, "bad_request")

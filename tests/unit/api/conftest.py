@@ -81,6 +81,7 @@ def browsed(version: int, payload: Any = ONE) -> wire.BrowsedMessage:
 
 
 SPOOL = wire.SpoolReply(
+    counting=False,
     folder="/spool",
     pending=0,
     unwritten=0,

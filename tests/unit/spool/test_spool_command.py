@@ -53,6 +53,12 @@ def test_status_tells_what_waits_and_what_frees_it(run, spool_status):
         assert command in result.stderr
 
 
+def test_status_of_what_is_still_counted(run, spool_status):
+    """It says so: the figures are not the last ones."""
+    told = run("spool status", reply(spool_status(**FREE, counting=True))).stdout
+    assert "still counting: 1200 events in 3 files or more" in told
+
+
 def test_status_of_a_database_that_is_away(run, spool_status):
     """What to start again."""
     away = spool_status(**FREE, database="disconnected", breaker="open")

@@ -105,6 +105,21 @@ def test_the_folder_is_made_for_us_alone(tmp_path):
     assert sorted(path.name for path in folder.path.iterdir()) == ["failed", "spool.lock"]
 
 
+def test_a_new_folder_is_durable(tmp_path, monkeypatch):
+    """With all that had to be made above it; one that is there costs nothing."""
+    synced, really = [], os.fsync
+
+    def fsync(number: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{number}").readlink())
+        really(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    disk.make(tmp_path / "a" / "b" / "failed")
+    assert sorted(synced) == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    disk.make(tmp_path / "a" / "b" / "failed")
+    assert len(synced) == 3
+
+
 @pytest.mark.parametrize("below", ["file/spool", "file"])
 def test_a_folder_that_cannot_be_is_refused(tmp_path, below):
     """A file stands in the way: not even root can write there."""
@@ -143,8 +158,11 @@ def test_a_folder_that_cannot_be_written_is_refused():
 
 
 def recovered(folder):
+    """What was found, with its files counted, and what was told."""
     with capture_logs() as logs:
         found = folder.recover()
+        assert found.bytes == sum(path.stat().st_size for path in found.files)
+        found.files = [disk.describe(path) for path in found.files]
     return found, [log["event"] for log in logs]
 
 
@@ -171,32 +189,55 @@ def test_a_whole_file_that_was_open_is_kept_as_it_is(folder, leave, make_lines):
     assert [(file.path, file.events) for file in found.files] == [(ended(path), 2)]
 
 
-@pytest.mark.parametrize("text", [b"", b"\n", b"\0" * 4096, b"garbage\nmore of it\n", b'{"queue":'])
-def test_an_open_file_without_a_whole_line_goes(folder, leave, text):
+@pytest.mark.parametrize("text", [b"", b"\0" * 4096, b'{"queue":'])
+def test_an_open_file_without_an_ended_line_goes(folder, leave, text):
     """Nobody was told that anything in it was accepted."""
     path = leave(text)
     found, told = recovered(folder)
-    assert (found.files, told) == ([], ["spool_torn_file"])
+    assert (found.files, told) == ([], ["spool_torn_tail"] if text else [])
     assert not path.exists()
     assert not ended(path).exists()
 
 
-def test_a_damaged_line_within_an_open_file_is_kept(folder, leave, make_lines):
-    """What stands behind it was accepted: only what follows the last whole line is a torn tail."""
+@pytest.mark.parametrize("torn", [b"", b'{"torn', b"\0" * 4096])
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_a_damaged_line_of_an_open_file_is_kept(folder, leave, make_lines, damaged, torn):
+    """Wherever it stands, it was ended, so it may have been answered: no tail takes it along."""
     lines = make_lines(1, 2, 3)
-    text = lines[0] + lines[1].replace(b"orders", b"0rders") + lines[2]
-    leave(text + b'{"torn')
-    found, _ = recovered(folder)
-    [file] = found.files
-    assert file.events == 3
-    assert file.path.read_bytes() == text
-
-
-def test_an_empty_complete_file_goes(folder, leave):
-    """There is nothing to replay in it."""
-    path = leave(b"", is_open=False)
+    lines[damaged] = lines[damaged].replace(b"orders", b"0rders")
+    leave(b"".join(lines) + torn)
     found, told = recovered(folder)
-    assert (found.files, told, path.exists()) == ([], ["spool_empty_file"], False)
+    [file] = found.files
+    assert (file.events, told) == (3, ["spool_torn_tail"] if torn else [])
+    assert file.path.read_bytes() == b"".join(lines)
+
+
+@pytest.mark.parametrize("text", [b"garbage\nmore of it\n", b"\0" * 4096 + b"\n"])
+def test_an_open_file_of_damaged_lines_alone_is_kept(folder, leave, text):
+    """Once they were events."""
+    path = leave(text)
+    found, told = recovered(folder)
+    assert [(file.path, file.events) for file in found.files] == [(ended(path), text.count(b"\n"))]
+    assert (told, ended(path).read_bytes()) == ([], text)
+
+
+def test_the_end_of_the_lines_is_found_before_a_long_torn_tail(
+    folder, leave, make_lines, monkeypatch
+):
+    """However many windows it fills."""
+    monkeypatch.setattr(disk, "WINDOW_BYTES", 16)
+    text = b"".join(make_lines(1, 2))
+    leave(text + b"x" * 100)
+    found, _ = recovered(folder)
+    assert [file.path.read_bytes() for file in found.files] == [text]
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b" \n" * 3])
+def test_nothing_waits_in_an_empty_file(folder, leave, text):
+    """The replay will remove it."""
+    path = leave(text, is_open=False)
+    found, told = recovered(folder)
+    assert ([(file.path, file.left) for file in found.files], told) == ([(path, 0)], [])
 
 
 def test_a_cut_complete_file_is_not_touched(folder, leave, make_lines):
@@ -237,6 +278,23 @@ def test_foreign_files_are_told_and_left_alone(tmp_path, folder, leave, make_lin
     assert (tmp_path / "backup").is_dir()
 
 
+def test_what_a_crash_left_half_written_goes(tmp_path, folder, leave, make_lines):
+    """What it was to replace is as it was; what only looks like it is somebody's own."""
+    path = leave(b"".join(make_lines(1)), is_open=False)
+    failed = tmp_path / "failed" / path.name
+    failed.write_bytes(b"".join(make_lines(2)))
+    (tmp_path / "hold.json").write_bytes(b"{}")
+    for stays in (path, failed, tmp_path / "hold.json"):
+        stays.with_name(f"{stays.name}.new").write_bytes(b"half")
+    (tmp_path / ".probe-4711").write_bytes(b"")
+    (tmp_path / "notes.new").write_bytes(b"mine")
+    found, _ = recovered(folder)
+    assert (len(found.files), found.failed, found.foreign) == (1, [failed], ["notes.new"])
+    assert sorted(one.name for one in tmp_path.rglob("*") if one.is_file()) == sorted([
+        path.name, path.name, "hold.json", "notes.new", "spool.lock",
+    ])  # fmt: skip
+
+
 def test_what_was_taken_out_stays_out(folder, leave, make_lines, numbers_in):
     """The events behind it keep their places, and those that are left are counted."""
     path = leave(b"".join(make_lines(1, 2, 3)), is_open=False)
@@ -249,8 +307,8 @@ def test_what_was_taken_out_stays_out(folder, leave, make_lines, numbers_in):
     assert [number for number, _ in disk.numbered(path)] == [3]
     assert disk.oldest_ms(path) == 1_767_225_600_000
     disk.erase(path, {2})
-    found, told = recovered(folder)
-    assert (found.files, told, path.exists()) == ([], ["spool_empty_file"], False)
+    found, _ = recovered(folder)
+    assert [(file.events, file.left) for file in found.files] == [(3, 0)]
 
 
 def test_a_crash_within_an_erasure_leaves_a_damaged_line(leave, make_lines, monkeypatch):
@@ -293,7 +351,7 @@ def test_failed_lines_are_counted(tmp_path, folder, make_lines):
     (tmp_path / "failed" / name).write_bytes(b"".join(make_lines(1, 2)) + b" \ntorn")
     (tmp_path / "failed" / "notes.txt").write_bytes(b"a\nb\n")
     found, _ = recovered(folder)
-    assert (found.failed, found.foreign) == (3, [])
+    assert ([disk.count_events(path) for path in found.failed], found.foreign) == ([3], [])
     assert disk.age(folder.names.next(FAILOVER)) > disk.age(name)
 
 
@@ -338,6 +396,17 @@ def test_windows_cut_at_line_ends(tmp_path, make_lines, size):
     assert disk.survey(path) == (len(texts), [])
 
 
+def test_who_reads_a_file_reads_that_one(tmp_path, make_lines, monkeypatch):
+    """Though a shorter one takes its place between two windows."""
+    monkeypatch.setattr(disk, "WINDOW_BYTES", 64)
+    path, lines = tmp_path / "any.buf", make_lines(*range(5))
+    path.write_bytes(b"".join(lines))
+    reading = disk.numbered(path)
+    first = next(reading)
+    disk.write_whole(path, b" \n" * 4 + lines[4])
+    assert [first, *reading] == [(n, line[:-1]) for n, line in enumerate(lines, 1)]
+
+
 def test_blank_lines_count_as_they_are_read(tmp_path):
     """A place in a file is the same for whoever counts and for whoever reads."""
     path = tmp_path / "any.buf"
@@ -372,3 +441,4 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="Input/output"):
         disk.write_whole(path, b"new")
     assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -37,9 +37,9 @@ def test_an_order_is_held_until_the_last_of_it_is_gone(gate):
     """And no other one."""
     gate.add(A, 3)
     assert [gate.holds(a) for a in (A, B, ELSEWHERE, ANY)] == [True, False, False, False]
-    gate.take(A, 2)
+    gate.add(A, -2)
     assert gate.holds(A)
-    gate.take(A)
+    gate.add(A, -1)
     assert not gate.holds(A)
 
 
@@ -56,9 +56,9 @@ def test_orders_that_share_a_bucket_wait_for_each_other(gate, monkeypatch):
     monkeypatch.setattr(gates, "_bucket", lambda _: 7)
     gate.add(A)
     gate.add(ELSEWHERE)
-    gate.take(A)
+    gate.add(A, -1)
     assert gate.holds(A)
-    gate.take(ELSEWHERE)
+    gate.add(ELSEWHERE, -1)
     assert not gate.holds(A)
 
 

@@ -179,7 +179,9 @@ def test_a_refused_call_leaves_no_trace(tmp_path, make_lines, failing, call, aft
     failing.heal()
     complete = writer.write(make_lines(1, 2, 3, 4)) + writer.complete()
     assert text_on_disk(tmp_path) == b"".join(kept + make_lines(1, 2, 3, 4))
-    assert [file.events for file in complete] == [3, already + 1]
+    # A file whose cut could not be synced ends with it.
+    ends = call == "fdatasync" and kept
+    assert [file.events for file in complete] == ([already, 3, 1] if ends else [3, already + 1])
 
 
 @pytest.mark.parametrize("size", [0, 1, 300, 700, 1500])
@@ -217,6 +219,49 @@ def test_one_file_that_cannot_be_undone_does_not_keep_the_others(tmp_path, make_
     assert list(on_disk(tmp_path)) == [kept]
     [log] = logs
     assert (log["event"], log["file"]) == ("spool_undo_failed", str(tmp_path / kept))
+
+
+def test_nothing_is_glued_to_what_could_not_be_taken_back(tmp_path, make_lines, failing):
+    """The file ends there; what was refused goes before it is complete, its neighbours wait."""
+    writer = writer_in(tmp_path)
+    writer.write(make_lines(1))
+    failing.write_after(50)
+    failing.call("ftruncate")
+    with capture_logs() as logs:
+        with pytest.raises(SpoolFullError):
+            writer.write(make_lines(2))
+        failing.heal()
+        failing.call("ftruncate")
+        assert writer.write(make_lines(3, 4, 5)) == []
+    assert [log["event"] for log in logs] == ["spool_undo_failed", "spool_rename_failed"]
+    first, second = sorted(on_disk(tmp_path).values(), key=len)
+    assert (len(first) - 50, second) == (len(make_lines(1)[0]), b"".join(make_lines(3, 4, 5)))
+    failing.heal()
+    assert [file.events for file in writer.complete()] == [1, 3]
+    assert text_on_disk(tmp_path) == b"".join(make_lines(1, 3, 4, 5))
+
+
+def test_what_is_taken_back_stays_away(tmp_path, make_lines, monkeypatch):
+    """A power cut brings back no line whose push was refused."""
+    writer, seen = writer_in(tmp_path), []
+    writer.write(make_lines(1, 2))
+
+    def spy(name):
+        really = getattr(os, name)
+
+        def called(*args):
+            seen.append(name)
+            if name == "write" and seen.count("write") == 2:
+                raise NO_ROOM
+            return really(*args)
+
+        monkeypatch.setattr(os, name, called)
+
+    for name in ("write", "ftruncate", "fdatasync", "unlink", "fsync"):
+        spy(name)
+    with pytest.raises(SpoolFullError):
+        writer.write(make_lines(3, 4, 5))
+    assert seen == ["write", "write", "ftruncate", "fdatasync", "unlink", "fsync"]
 
 
 def test_a_file_that_cannot_be_renamed_is_tried_again(tmp_path, make_lines, failing, monkeypatch):

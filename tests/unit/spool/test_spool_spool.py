@@ -44,10 +44,10 @@ async def test_accepted_events_are_counted(opened, push):
         await spool.append(push(4))
         assert counts(spool) == (4, {"orders": 3, "returns": 1}, True)
         assert not spool.gate.holds(B)
-        assert (spool.open_events, spool.accepted, spool.refused) == (4, 4, 0)
+        assert (spool.files, spool.accepted, spool.refused) == ([], 4, 0)
         assert spool.bytes == bytes_on_disk(spool)
         await spool.rotate()
-        assert (spool.open_events, counts(spool)[0]) == (0, 4)
+        assert ([file.left for file in spool.files], counts(spool)[0]) == ([4], 4)
         assert spool.bytes == bytes_on_disk(spool) == spool.files[0].bytes
 
 
@@ -61,7 +61,7 @@ async def test_refused_events_are_not_counted(opened, push, monkeypatch):
             with pytest.raises(SpoolFullError):
                 await spool.append(push(2, 3) + push(4, queue="returns"))
         assert (counts(spool), spool.bytes) == (before, size)
-        assert (spool.accepted, spool.refused, spool.open_events) == (1, 3, 1)
+        assert (spool.accepted, spool.refused, spool.file_count) == (1, 3, 1)
         await spool.append(push(5))
         assert spool.bytes == bytes_on_disk(spool)
 
@@ -113,7 +113,7 @@ async def test_counts_are_right_after_a_restart(opened, push, tmp_path, make_lin
     async with opened() as again:
         assert counts(again) == (5, {"orders": 4, "returns": 1}, True)
         assert again.bytes == before[1] + len(make_lines(5)[0]) == bytes_on_disk(again)
-        assert (again.open_events, len(again.files)) == (0, 3)
+        assert (again.file_count, len(again.files)) == (3, 3)
 
 
 async def test_everything_is_held_until_the_files_are_indexed(tmp_path, opened, push, clock):
@@ -124,13 +124,40 @@ async def test_everything_is_held_until_the_files_are_indexed(tmp_path, opened, 
     await again.open()
     assert again.gate.holds(Address("other", "any", "x"))
     await again.append(push(2, partition="b"))
+    await again.rotate()
     await again.index()
+    await again.index()
+    assert [file.name for file in again.files] == sorted(file.name for file in again.files)
     assert [again.gate.holds(a) for a in (A, B, Address("other", "any", "x"))] == [
         True,
         True,
         False,
     ]
     assert counts(again) == (2, {"orders": 2}, True)
+    await again.close()
+
+
+async def test_a_start_looks_into_no_file(tmp_path, opened, push, clock, monkeypatch):
+    """Of a cold disk full of them that would take minutes; each counts as something until then."""
+    async with opened(events_per_file=2) as spool:
+        await spool.append(push(1, 2, 3))
+        name = spool.files[0].name
+        aside = event.failed(
+            event.read(next(disk.windows(spool.files[0].path))[0]),
+            event.Trouble("queue_not_found", "no queue", "make it"),
+            event.moment(clock.ms),
+        )
+        spool.quarantine.add(name, [aside, aside])
+    again = Spool(SpoolConfig(tmp_path), clock.now_ms)
+    with monkeypatch.context() as patch:
+        for reading in ("_texts", "oldest_ms", "survey"):
+            patch.setattr(disk, reading, None)
+        await again.open()
+    assert (again.pending, again.quarantined, again.file_count) == (2, 1, 2)
+    assert (again.bytes, again.gate.is_known) == (bytes_on_disk(again), False)
+    await again.index()
+    assert (again.pending, again.quarantined, again.file_count) == (3, 2, 2)
+    assert (again.bytes, again.gate.is_known) == (bytes_on_disk(again), True)
     await again.close()
 
 
@@ -232,6 +259,113 @@ async def test_qos_0_holds_nobody_back(opened, push):
         [file] = spool.files
         assert spool.finish(file, [(0, A)]) == 1
         assert counts(spool) == (1, {"orders": 1}, True)
+
+
+async def test_qos_0_fills_its_file(opened, push, numbers_in):
+    """One file for many flushes; it ends when it is full, or when the replay wants it."""
+    async with opened(max_batch=1, events_per_file=4) as spool:
+        for number in range(1, 7):
+            spool.accept(push(number))
+            await asyncio.wait({spool._behind._task})
+        assert ([numbers_in(file.path) for file in spool.files], spool.file_count) == (
+            [[1, 2, 3, 4]],
+            2,
+        )
+        await spool.rotate()
+        assert [numbers_in(file.path) for file in spool.files] == [[1, 2, 3, 4], [5, 6]]
+
+
+async def test_a_file_that_is_passed_over_gets_shorter(opened, push, tmp_path, clock):
+    """Once half of it is done: its room is free, what is left keeps its place and its name."""
+    async with opened(events_per_file=4) as spool:
+        await spool.append(push(1, 2, 3, 4))
+        [file] = spool.files
+        text, lines = file.path.read_bytes(), dict(disk.numbered(file.path))
+        spool.finish(file, [(0, A)])
+        await spool.pass_over(file)
+        assert file.path.read_bytes() == text
+        spool.finish(file, [(2, A)])
+        await spool.pass_over(file)
+        assert dict(disk.numbered(file.path)) == {n: lines[n] for n in (2, 4)}
+        assert spool.bytes == file.bytes == bytes_on_disk(spool) < len(text)
+        assert (file.events, file.left, counts(spool)) == (4, 2, (2, {"orders": 2}, True))
+        spool.finish(file, [(3, A)])
+        await spool.pass_over(file)
+        assert list(dict(disk.numbered(file.path))) == [2]
+        assert [path.name for path in disk.entries(tmp_path)[0]] == [file.name]
+
+
+async def test_the_oldest_is_one_that_waits(opened, push, clock):
+    """Not one that is done, whether or not it still stands in the file."""
+    async with opened() as spool:
+        for number in range(1, 5):
+            [(address, [one])] = push(number)
+            one.accepted_at = event.moment(clock.ms + number * 1000)
+            await spool.append([(address, [one])])
+        await spool.rotate()
+        [file] = spool.files
+        clock.ms += 10_000
+        for done, oldest_s in ((0, 8), (1, 7), (2, 6)):
+            spool.finish(file, [(done, A)])
+            await spool.pass_over(file)
+            assert spool.oldest_s == oldest_s
+
+
+async def test_what_is_done_is_not_counted_after_a_restart(opened, push):
+    """However little it is: a stop takes it out of the files."""
+    async with opened(events_per_file=4) as spool:
+        await spool.append(push(1, 2) + push(3, partition="b") + push(4, queue="returns"))
+        [file] = spool.files
+        spool.finish(file, [(2, B)])
+    async with opened() as again:
+        [file] = again.files
+        assert counts(again) == (3, {"orders": 2, "returns": 1}, True)
+        assert (file.events, file.left, file.is_done(2)) == (4, 3, True)
+        assert (again.gate.holds(B), again.bytes) == (False, bytes_on_disk(again))
+
+
+async def test_a_file_that_cannot_get_shorter_stays_as_it_is(opened, push, monkeypatch, tmp_path):
+    """A full disk has no room for the shorter one: nothing is lost, and no half of it is left."""
+    async with opened() as spool:
+        await spool.append(push(1, 2))
+        await spool.rotate()
+        [file] = spool.files
+        spool.finish(file, [(0, A)])
+        text = file.path.read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", _refuse)
+            await spool.pass_over(file)
+        assert (file.path.read_bytes(), spool.bytes) == (text, len(text))
+        assert not list(tmp_path.glob("*.new"))
+        await spool.pass_over(file)
+        assert spool.bytes == bytes_on_disk(spool) < len(text)
+
+
+@pytest.mark.parametrize("point", ["mid_shortening", "after_shortening"])
+async def test_a_crash_while_a_file_gets_shorter(opened, push, tmp_path, clock, point):
+    """One of both is there, under its name, with all that waited."""
+
+    class Crashed(BaseException):
+        pass
+
+    def crash(reached):
+        if reached == point:
+            raise Crashed
+
+    spool = Spool(SpoolConfig(tmp_path), clock.now_ms, crash)
+    await spool.open()
+    await spool.append(push(1, 2, 3))
+    await spool.rotate()
+    [file] = spool.files
+    spool.finish(file, [(0, A), (2, A)])
+    with pytest.raises(Crashed):
+        await spool.pass_over(file)
+    spool.folder.release()
+    async with opened() as again:
+        assert [file.name for file in again.files] == [file.name]
+        assert again.pending == (3 if point == "mid_shortening" else 1)
+        assert 2 in dict(disk.numbered(file.path))
+        assert again.foreign == []
 
 
 async def test_a_discarded_line_is_gone_for_good(opened, push, numbers_in):
@@ -426,6 +560,16 @@ async def test_a_hold_survives_a_restart(opened):
         assert spool.hold is None
     async with opened() as spool:
         assert spool.hold is None
+
+
+async def test_the_end_of_a_hold_is_durable(opened, monkeypatch):
+    """A power cut does not bring it back."""
+    async with opened() as spool:
+        await spool.begin_hold(Hold("eve", None, ""))
+        synced = []
+        monkeypatch.setattr(disk, "sync_folder", synced.append)
+        await spool.end_hold()
+        assert synced == [spool.config.folder]
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"{}", b'{"actor":"\xff"}', b"\xff"])
