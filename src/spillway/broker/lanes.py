@@ -95,6 +95,10 @@ class LaneEntry:
         """Everything up to here was handed out to every group."""
         return min((g.state.frontier for g in self.groups.values() if g.state.exists), default=0)
 
+    def lead(self) -> int:
+        """Nothing behind this was handed out to any group yet."""
+        return max((g.state.frontier for g in self.groups.values() if g.state.exists), default=0)
+
 
 class Loader:
     """Reads lanes, each of them once, however many ask for it at a time."""
