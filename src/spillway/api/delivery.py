@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from spillway.api.attendance import Attendance, ClientGoneError
 from spillway.api.call import Call
+from spillway.api.limits import check_count
 from spillway.api.payloads import dress
 from spillway.api.response import RETRY_AFTER, Response
 from spillway.core.errors import DatabaseUnavailableError
@@ -21,6 +22,8 @@ async def lease(call: Call) -> Response:
 
 async def settle(call: Call) -> Response:
     request = await call.read(SettleRequest)
+    count = len(request.ack) + len(request.nack) + len(request.extend)
+    check_count(count, call.limits.items_max)
     if request.lease is None:
         return call.reply(await call.broker.settle(call.org, request))
     with Attendance(call.receive) as caller:
