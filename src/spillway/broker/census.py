@@ -36,7 +36,6 @@ class Tally:
 
     counts: Counter[str] = field(default_factory=Counter)
     holes: int = 0
-    trim: int = 0
     first_ready: int | None = None
     oldest_ready_ms: int | None = None
 
@@ -45,11 +44,15 @@ class Tally:
         for name, count in other.counts.items():
             self.counts[name] += count
         self.holes += other.holes
-        self.trim += other.trim
         if other.oldest_ready_ms is not None:
             mine = self.oldest_ready_ms
             oldest = other.oldest_ready_ms
             self.oldest_ready_ms = oldest if mine is None else min(mine, oldest)
+
+    @property
+    def waiting(self) -> int:
+        """What is still to be handed out."""
+        return self.counts[READY] + self.counts[DEFERRED]
 
     @property
     def depth(self) -> int:
@@ -67,8 +70,8 @@ class LaneCount:
 
     @property
     def backlog(self) -> int:
-        """What some group has not settled up to."""
-        return self.tail - min((t.trim for t in self.groups.values()), default=0)
+        """The most that a group has still to be handed."""
+        return max((tally.waiting for tally in self.groups.values()), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,6 @@ class Census(Duty):
             groups[group] = Tally(
                 Counter({name: n for name, n in counts(state, now).items() if n}),
                 state.settled.holes,
-                state.trim,
                 first,
                 None if first is None else self._appended_ms(entry, first),
             )
