@@ -1,6 +1,6 @@
 """The state of a group on a lane, and ways to look at it. `core.group` says how it moves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -35,6 +35,26 @@ class Blocking:
     error: str | None = None
 
 
+class Blockade(RangeMap[Blocking]):
+    """The blocked versions; those next to each other make one hole, whatever blocked them."""
+
+    __slots__ = ("holes",)
+
+    def __init__(self, runs: Iterable[tuple[int, int, Blocking]] = ()) -> None:
+        self.holes = RangeSet()
+        super().__init__(runs)
+
+    def put(self, start: int, end: int, value: Blocking) -> None:
+        """Block versions; none of them may be blocked yet."""
+        super().put(start, end, value)
+        self.holes.add(start, end)
+
+    def take(self, start: int, end: int) -> list[tuple[int, int, Blocking]]:
+        """Remove and return what lies inside `start..end`."""
+        self.holes.discard(start, end)
+        return super().take(start, end)
+
+
 @dataclass(slots=True)
 class Lease:
     """A holder's fenced right to some versions; the value of each is its attempt number."""
@@ -57,7 +77,7 @@ class GroupState:
     frontier: int = 0
     leases: dict[int, Lease] = field(default_factory=dict)
     waiting: WaitingRoom = field(default_factory=WaitingRoom)
-    blocked: RangeMap[Blocking] = field(default_factory=RangeMap)
+    blocked: Blockade = field(default_factory=Blockade)
     next_lease_id: int = 1
     deadlines: list[tuple[int, int]] = field(default_factory=list, compare=False)
     # Where to look for messages past their time to live, so that none is looked at twice.
