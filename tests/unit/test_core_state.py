@@ -8,8 +8,8 @@ from spillway.core.state import (
     IllegalTransitionError,
     attempts_of,
     counts,
-    first_ready,
     next_wake_ms,
+    ready_heads,
     validate,
 )
 from spillway.testing.rig import START_MS, Rig
@@ -37,18 +37,23 @@ def test_delayed_messages_that_were_purged_in_part_count_right():
     assert rig.counts() == {"settled": 2, "deferred": 4}
 
 
-def test_the_first_ready_message_is_the_oldest_due_one():
-    """Retries that are due come first, delayed messages do not count until their time."""
+def test_what_is_ready_is_told_with_its_due_time():
+    """The one that came back and is due for longest, and the first new one that may go now."""
     rig = Rig()
     rig.push(1, delay_ms=100)
     rig.push(2)
-    assert first_ready(rig.state, rig.moment) == 2
+    assert ready_heads(rig.state, rig.moment) == [(2, 0)]
     rig.lease(2)
-    assert first_ready(rig.state, rig.moment) is None
+    assert ready_heads(rig.state, rig.moment) == []
     rig.nack(1, (3, 3), delay_ms=0)
-    assert first_ready(rig.state, rig.moment) == 3
+    assert ready_heads(rig.state, rig.moment) == [(3, START_MS)]
     rig.wait(100)
-    assert first_ready(rig.state, rig.moment) == 1
+    assert rig.where(1) == "ready"
+    assert ready_heads(rig.state, rig.moment) == [(3, START_MS)]
+    rig.push(1, delay_ms=50)
+    assert ready_heads(rig.state, rig.moment) == [(3, START_MS)]
+    rig.wait(70)
+    assert ready_heads(rig.state, rig.moment) == [(3, START_MS), (4, START_MS + 150)]
 
 
 def test_the_next_wake_is_the_earliest_of_retry_deadline_and_delivery():

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from itertools import islice
+from operator import itemgetter
 
 from spillway.core.errors import SpillwayError
 from spillway.core.lane import Lane
@@ -16,6 +18,8 @@ SETTLED, PARKED, BLOCKED, DROPPED = "settled", "parked", "blocked", "dropped"
 STATES = (READY, DEFERRED, LEASED, SETTLED, PARKED, BLOCKED, DROPPED)
 
 
+RIPE_LOOKED_AT = 100
+"""How many runs of what came back are asked which is due for longest."""
 DEADLINES_SPARE = 64
 """How many reminders beyond twice the leases are kept before they are made afresh."""
 
@@ -183,12 +187,21 @@ def counts(state: GroupState, moment: Moment) -> dict[str, int]:
     }
 
 
-def first_ready(state: GroupState, moment: Moment) -> int | None:
-    """The lowest version that could be leased now."""
+def ready_heads(state: GroupState, moment: Moment) -> list[tuple[int, int]]:
+    """Of what came back and of what is new, the one that could be leased for longest.
+
+    Each with its due time; 0 where it was due from the start.
+    """
     state.waiting.ripen(moment.now_ms)
-    ripe = state.waiting.ripe.first
-    if ripe is not None:
-        return ripe
+    ripe = islice(state.waiting.ripe.within(1, moment.lane.tail), RIPE_LOOKED_AT)
+    deliver_ms = moment.lane.schedule.deliver_ms
+    back = [(start, waiting.due_ms or deliver_ms(start)) for start, _, waiting in ripe]
+    heads = [min(back, key=itemgetter(1))] if back else []
+    fresh = _first_fresh(state, moment)
+    return heads if fresh is None else [*heads, (fresh, deliver_ms(fresh))]
+
+
+def _first_fresh(state: GroupState, moment: Moment) -> int | None:
     for low, high in state.settled.gaps(state.frontier + 1, moment.lane.tail):
         for start, _, due_ms in moment.lane.schedule.split(low, high, moment.now_ms):
             if not due_ms:
