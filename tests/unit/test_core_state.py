@@ -8,8 +8,10 @@ from spillway.core.state import (
     IllegalTransitionError,
     attempts_of,
     counts,
+    leased_in,
     next_wake_ms,
     ready_heads,
+    state_of,
     validate,
 )
 from spillway.testing.rig import START_MS, Rig
@@ -96,6 +98,20 @@ def test_only_overdue_leases_are_looked_at():
     rig.state.remind(2, START_MS + 10)
     assert rig.state.overdue_leases(START_MS + 20) == [2, 4, 5]
     assert rig.state.overdue_leases(START_MS) == []
+
+
+def test_every_lease_is_looked_at_once_for_a_page():
+    """What is leased, with its attempts, for all versions of a stretch at once."""
+    rig = Rig(6)
+    rig.lease(2)
+    rig.nack(1, (2, 2), delay_ms=0)
+    rig.wait(0)
+    rig.lease(2)
+    leased = leased_in(rig.state, 1, 6)
+    assert list(leased) == [(1, 1, 1), (2, 2, 2), (3, 3, 1)]
+    rig.state.leases.clear()
+    assert [state_of(rig.state, rig.moment, v, leased) for v in (2, 4)] == ["leased", "ready"]
+    assert [attempts_of(rig.state, v, leased) for v in (1, 2, 4)] == [1, 2, 0]
 
 
 @pytest.mark.parametrize(

@@ -132,15 +132,27 @@ class Moment:
     jitter: float = 0.5
 
 
-def state_of(state: GroupState, moment: Moment, version: int) -> str:
-    """In which of the seven states a version is."""
+def leased_in(state: GroupState, low: int, high: int) -> RangeMap[int]:
+    """The leased versions of `low..high` with their attempts: one look at every lease."""
+    leased: RangeMap[int] = RangeMap()
+    if low <= state.frontier:
+        for lease in state.leases.values():
+            for start, end, attempt in lease.held.within(low, high):
+                leased.put(start, end, attempt)
+    return leased
+
+
+def state_of(
+    state: GroupState, moment: Moment, version: int, leased: RangeMap[int] | None = None
+) -> str:
+    """In which of the seven states a version is. `leased`: what is, where it is known already."""
     if version in state.settled:
         if version in state.parked:
             return PARKED
         return DROPPED if version in state.dropped else SETTLED
     if version in state.blocked:
         return BLOCKED
-    if any(version in lease.held for lease in state.leases.values()):
+    if version in (leased_in(state, version, version) if leased is None else leased):
         return LEASED
     waiting = state.waiting.get(version)
     if waiting is not None:
@@ -149,11 +161,11 @@ def state_of(state: GroupState, moment: Moment, version: int) -> str:
     return DEFERRED if later else READY
 
 
-def attempts_of(state: GroupState, version: int) -> int:
+def attempts_of(state: GroupState, version: int, leased: RangeMap[int] | None = None) -> int:
     """How many leases have covered a version that is not settled."""
-    for lease in state.leases.values():
-        if (held := lease.held.get(version)) is not None:
-            return held
+    held = (leased_in(state, version, version) if leased is None else leased).get(version)
+    if held is not None:
+        return held
     if (waiting := state.waiting.get(version)) is not None:
         return waiting.attempts
     blocking = state.blocked.get(version)
