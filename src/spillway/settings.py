@@ -53,9 +53,14 @@ class Settings(BaseSettings):
     require_api_key: bool = Field(default=False, description="Refuse requests without an API key.")
     message_bytes_max: int = Field(MIB, ge=1, le=64 * MIB, description="Largest payload.")
     request_bytes_max: int = Field(
-        16 * MIB, ge=1024, le=256 * MIB, description="Largest request body."
+        16 * MIB,
+        ge=1024,
+        le=256 * MIB,
+        description="Largest request body; a lease hands out no more bytes of payload than this.",
     )
-    items_max: int = Field(10_000, ge=1, le=100_000, description="Most items in one request.")
+    items_max: int = Field(
+        10_000, ge=1, le=100_000, description="Most items, or receipts, in one request."
+    )
     key_bytes_max: int = Field(1024, ge=1, le=8192, description="Longest ordering key.")
     headers_bytes_max: int = Field(
         16 * 1024, ge=0, le=MIB, description="Largest headers of a message."

@@ -52,6 +52,7 @@ def broker_config(settings: Settings, broker_id: str, address: str) -> BrokerCon
             headers_bytes_max=settings.headers_bytes_max,
             transaction_id_bytes_max=settings.transaction_id_bytes_max,
         ),
+        lease_bytes_max=settings.request_bytes_max,
         auto_create_queues=settings.auto_create_queues,
         queues_per_org_max=settings.queues_per_org_max,
         checkpoint_interval_s=settings.checkpoint_interval_s,

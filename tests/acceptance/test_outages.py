@@ -134,6 +134,26 @@ async def test_an_outage(served, fragile, http, outage):
     await judge(fragile.url, books)
 
 
+async def test_a_frozen_database_with_nothing_at_hand(served, fragile, http):
+    """Lane and body would have to be read: consumers hear in time that this cannot be done."""
+    item = {"queue": "plain", "payload": 1}
+    assert (await http.post("/v1/messages", json={"items": [item]})).status_code == 201
+    served.kill()
+    await asyncio.to_thread(served.start)
+    await asyncio.to_thread(fragile.freeze)
+    began_s = time.monotonic()
+    lease = await http.post("/v1/queues/plain/lease", json={"wait_ms": 20_000})
+    assert lease.json() == {"messages": [], "reason": AWAY}
+    settle = await http.post("/v1/settle", json={"ack": ["1~1~1~default~1"]})
+    assert settle.status_code == 503
+    assert time.monotonic() - began_s < 2 * FIRST_S
+    await asyncio.to_thread(fragile.thaw)
+    deadline_s, messages = time.monotonic() + 30, []
+    while not messages and time.monotonic() < deadline_s:
+        messages = (await http.post("/v1/queues/plain/lease", json={})).json()["messages"]
+    assert messages[0]["attempt"] == 1
+
+
 # ---------------------------------------------------------------- a full disk
 
 

@@ -105,6 +105,26 @@ async def test_the_oldest_ready_message_is_told_from_memory_and_from_the_log(des
     assert await oldest() is None
 
 
+async def test_a_message_is_as_old_as_it_has_been_due(desk):
+    """Not as old as its push: nobody was late while it was delayed, or waited for its retry."""
+    await desk.queue()
+    await desk.push("later", delay_ms=200)
+    (message,) = (await desk.browse()).messages
+
+    async def oldest():
+        return (await desk.insights.get_group("default", "orders", "default")).oldest_ready_at
+
+    assert await oldest() is None
+    (leased,) = await desk.lease(wait_ms=20_000)
+    await desk.nack(leased, delay_ms=0)
+    returned = await oldest()
+    assert returned > message.deliver_at
+    desk.forget()
+    assert await oldest() == returned
+    await desk.push("new")
+    assert await oldest() == returned
+
+
 async def test_queues_are_listed_by_name_in_pages(desk):
     """An org sees its own queues, in order, a page at a time."""
     for name in ("c", "a", "b"):

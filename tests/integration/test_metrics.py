@@ -138,12 +138,17 @@ async def test_a_refused_push_is_counted(desk):
 
 
 async def test_warm_and_cold_messages_are_the_backlog(desk):
-    """What is at hand and what is only in PostgreSQL, together all that is not settled."""
+    """What is at hand and what is only in PostgreSQL, together all that has to be handed out."""
     await desk.queue(in_memory_queue_size=5)
     for n in range(12):
         await desk.push(n)
     assert await value(desk, "warm_messages") == 5
     assert await value(desk, "cold_messages") == 7
+    first, *rest = await desk.lease(12)
+    await desk.ack(*rest)
+    assert await value(desk, "cold_messages") == 0
+    await desk.nack(first)
+    assert await value(desk, "cold_messages") == 1
 
 
 async def test_waiting_consumers_are_counted(desk, eventually_async):

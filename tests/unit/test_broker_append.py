@@ -250,6 +250,35 @@ def test_settled_messages_make_room(lone):
     assert outcomes(push(lone, entry, item(), item())) == [("stored", 3), ("queue_full", None)]
 
 
+def test_done_messages_behind_one_that_waits_make_room_too(lone):
+    """A retry or a block at the head is one message, not the whole stretch behind it."""
+    entry = lone.lane(max_depth=2)
+    lone.shard.handle(entry, "g", cmd.CreateGroup())
+    push(lone, entry, item())
+    lone.shard.handle(entry, "g", cmd.LeaseMessages(1))
+    for version in range(2, 9):
+        assert outcomes(push(lone, entry, item())) == [("stored", version)]
+        grant = lone.shard.handle(entry, "g", cmd.LeaseMessages(1))
+        lone.shard.handle(entry, "g", cmd.Ack(grant.lease_id, ((version, version),)))
+    assert outcomes(push(lone, entry, item(), item())) == [("stored", 9), ("queue_full", None)]
+
+
+def test_the_group_that_is_furthest_behind_says_how_deep_a_lane_is(lone):
+    """One that has not begun on it has everything before it."""
+    entry = lone.lane(max_depth=3)
+    push(lone, entry, item(), item())
+    for group in ("fast", "slow"):
+        lone.shard.handle(entry, group, cmd.CreateGroup())
+    grant = lone.shard.handle(entry, "fast", cmd.LeaseMessages(2))
+    lone.shard.handle(entry, "fast", cmd.Ack(grant.lease_id, ((1, 2),)))
+    assert entry.depth() == 2
+    grant = lone.shard.handle(entry, "slow", cmd.LeaseMessages(2))
+    lone.shard.handle(entry, "slow", cmd.Ack(grant.lease_id, ((2, 2),)))
+    assert entry.depth() == 1
+    entry.facts.queue.groups["new"] = None
+    assert entry.depth() == 2
+
+
 def test_a_lane_that_lost_its_groups_has_the_room_of_what_was_pruned(lone):
     """A lane whose messages are gone is not full, though no group is there to say so."""
     entry = lone.lane(max_depth=2, tail=1_000, pruned_to=999)

@@ -1,6 +1,7 @@
 """Leasing over many lanes, without PostgreSQL: who is asked, who waits, who is let go on."""
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 
 import msgspec
@@ -8,12 +9,14 @@ import pytest
 
 from spillway.broker import delivery
 from spillway.broker.append import Arrivals, append
-from spillway.broker.bodies import Bodies
+from spillway.broker.bodies import Bodies, MissingBodyError
 from spillway.broker.breaker import Breaker
 from spillway.broker.delivery import Delivery, rfc3339
 from spillway.broker.dispatch import Dispatch
 from spillway.core import commands as cmd
 from spillway.core.errors import NotOwnerError
+from spillway.core.state import counts
+from spillway.log.checkpoints import LogDamagedError
 from spillway.wire import LeaseRequest, PushItem
 
 GROUP = "default"
@@ -32,8 +35,14 @@ class Scene:
         facts = SimpleNamespace(
             queue=self._queue, ensure_group=self._group, lanes=self._lanes, cached_lane=None
         )
-        self.delivery = Delivery(facts, [self.shard], self.dispatch, Bodies(None), Breaker())
+        breaker = Breaker()
+        self.bodies = Bodies(None, breaker)
+        self.delivering = partial(
+            Delivery, facts, [self.shard], self.dispatch, self.bodies, breaker
+        )
+        self.delivery = self.delivering()
         self.looks = 0
+        self.attempts = []
 
     def landed(self) -> asyncio.Future[None]:
         future = asyncio.get_running_loop().create_future()
@@ -62,7 +71,13 @@ class Scene:
         """Payloads, or the reason why there are none."""
         request = LeaseRequest(group=GROUP, max=count, **more)
         reply = await self.delivery.lease("default", "orders", request)
+        self.attempts += [message.attempt for message in reply.messages]
         return [msgspec.json.decode(m.payload) for m in reply.messages] or reply.reason
+
+    def places(self, entry) -> tuple[int, int]:
+        """How many messages of a lane are ready, and how many leased."""
+        found = counts(entry.groups[GROUP].state, self.shard.moment(entry))
+        return found["ready"], found["leased"]
 
     def waiting(self, **more) -> asyncio.Task:
         return asyncio.get_running_loop().create_task(self.lease(wait_ms=20_000, **more))
@@ -130,14 +145,38 @@ async def test_what_held_a_lane_back_is_forgotten_when_all_lanes_are_looked_at_a
     assert [await scene.lease() for _ in range(2)] == ["empty"] * 2
 
 
-async def test_delayed_messages_without_end_are_no_empty_queue(lone, monkeypatch):
-    """A lane that was looked at in part only: the next lease goes on behind."""
-    monkeypatch.setattr("spillway.core.order.SCAN_RUNS_MAX", 1)
+@pytest.fixture
+def delayed(lone, monkeypatch):
+    """A lane whose first two messages are delayed; a lease steps over one at a time."""
+    for room in ("order", "group"):
+        monkeypatch.setattr(f"spillway.core.{room}.SCAN_RUNS_MAX", 1)
     scene = Scene(lone, partitions=1)
-    scene.push(1, 10, 11)
+    scene.push(1, 10, 11, 12)
     for version in (1, 2):
         scene.entries[0].lane.schedule.defer(version, lone.clock.ms + 1_000 * version)
-    assert await scene.lease() == "scanning"
+    return scene
+
+
+async def test_what_is_due_behind_many_delayed_messages_is_found(delayed):
+    """A lane that was looked at in part only is looked at further, though nobody waits."""
+    assert await delayed.lease() == [12]
+    assert await delayed.lease() == "empty"
+
+
+async def test_a_lease_does_not_look_for_ever(delayed, monkeypatch):
+    """When its time is over the reason says so, and the next lease goes on behind."""
+    monkeypatch.setattr(delivery, "SCAN_S", 0)
+    assert [await delayed.lease() for _ in range(3)] == ["scanning", "scanning", [12]]
+
+
+async def test_what_is_due_behind_many_empty_lanes_is_found(lone, monkeypatch):
+    """After a start every lane is looked at before a lease says that nothing is due."""
+    monkeypatch.setattr(delivery, "LANES_ASKED_MAX", 2)
+    scene = Scene(lone, partitions=9)
+    scene.push(9, 90)
+    line = scene.dispatch.line(scene.queue, GROUP)
+    line.candidates.clear()
+    assert await scene.lease() == [90]
 
 
 async def test_a_message_goes_to_one_who_takes_from_its_partition(scene):
@@ -194,6 +233,7 @@ async def test_a_wheel_of_empty_lanes_leaves_the_loop_to_others(lone, monkeypatc
     """However many lanes are empty, between two turns of the wheel others get theirs."""
     monkeypatch.setattr(delivery, "LANES_ASKED_MAX", 2)
     scene = Scene(lone, partitions=20)
+    scene.dispatch.line(scene.queue, GROUP).prime(scene.queue.lanes.values())
     worker = scene.waiting()
     await asyncio.sleep(0)
     looks = []
@@ -241,6 +281,60 @@ async def test_a_caller_that_leaves_before_the_commit_spends_no_attempt(scene):
     request = LeaseRequest(group=GROUP)
     (message,) = (await scene.delivery.lease("default", "orders", request)).messages
     assert (message.attempt, message.version, message.receipt) == (1, 1, "1~2~0~default~1")
+
+
+# ---------------------------------------------------------------- how much fits
+
+
+async def test_a_lease_has_a_bound_in_bytes(scene):
+    """What does not fit is ready again, as if it had never been leased."""
+    scene.delivery = scene.delivering(bytes_max=10)
+    scene.push(1, 1000, 1001, 1002)
+    scene.push(2, 2000, 2001)
+    assert [await scene.lease(9) for _ in range(3)] == [[1000, 1001], [1002, 2000], [2001]]
+    assert set(scene.attempts) == {1}
+    assert await scene.lease() == "empty"
+
+
+async def test_a_message_over_the_bound_comes_alone(scene):
+    """At least one message is handed out, however large it is."""
+    scene.delivery = scene.delivering(bytes_max=3)
+    scene.push(1, 1000, 1001)
+    assert [await scene.lease(9) for _ in range(2)] == [[1000], [1001]]
+
+
+# ---------------------------------------------------------------- what cannot be delivered
+
+
+async def test_a_missing_body_holds_back_nothing_else(scene):
+    """Its neighbours and the other lanes of the lease are ready again, itself it stays leased."""
+
+    async def find(entry, runs, bytes_max):
+        raise MissingBodyError(2, 2)
+
+    scene.push(1, 10)
+    scene.push(2, 20, 21, 22)
+    scene.push(3, 30)
+    scene.entries[1].window.clear()
+    scene.bodies.find = find
+    with pytest.raises(MissingBodyError):
+        await scene.lease(9)
+    assert [scene.places(entry) for entry in scene.entries] == [(1, 0), (2, 1), (1, 0)]
+
+
+async def test_one_that_cannot_be_given_back_does_not_stop_the_others(scene):
+    """A lane with a broken control log keeps its lease until it runs out; the next one does not."""
+    never = asyncio.get_running_loop().create_future()
+    scene.shard.ticket = lambda: never
+    scene.push(1, 10)
+    scene.push(2, 20)
+    worker = asyncio.create_task(scene.lease(9))
+    await turn()
+    scene.entries[0].groups[GROUP].error = LogDamagedError("broken")
+    worker.cancel()
+    await turn()
+    scene.shard.ticket = scene.landed
+    assert await scene.lease(partitions=["p2"]) == [20]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from spillway.client.errors import BrokerUnreachableError
 from spillway.client.scripted import refusal, reply
 
@@ -60,6 +62,15 @@ def test_doctor_names_the_command_for_each_trouble(run):
         "spillway serve",
     ):
         assert command in result.stdout
+
+
+@pytest.mark.parametrize(("cap", "is_told"), [(100, True), (10_000, False)])
+def test_doctor_knows_how_many_holes_a_queue_may_have(run, cap, is_told):
+    """Half of the queue's own cap is worth a warning."""
+    holed = {**GROUP, "ack_hole_ranges": 60}
+    queue = {**QUEUE, "options": {"max_ack_holes": cap}, "groups": [holed]}
+    result = run("doctor", reply(HEALTH), reply(TOPOLOGY), reply({"queues": [queue]}))
+    assert ("60 gaps between acked messages; a lane may have 100" in result.stdout) == is_told
 
 
 def test_doctor_of_a_dead_database(run):

@@ -187,6 +187,29 @@ def test_delayed_messages_do_not_use_up_the_hole_cap():
     assert rig.counts() == {"settled": 10, "deferred": 10}
 
 
+def test_blocked_messages_do_not_use_up_the_hole_cap():
+    """They wait for an operator: nothing that consumers do would ever close those holes."""
+    rig = Rig(20, max_ack_holes=2, max_attempts=1, on_exhausted="block")
+    for _ in range(10):
+        rig.nack(rig.lease().lease_id, (rig.state.frontier, rig.state.frontier))
+        rig.ack(rig.lease().lease_id, (rig.state.frontier, rig.state.frontier))
+    assert rig.counts() == {"settled": 10, "blocked": 10}
+
+
+def test_blocked_neighbours_are_one_hole():
+    """However many they are and whatever blocked them, they leave room for no more other holes."""
+    rig = Rig(20, max_ack_holes=2, max_attempts=1, on_exhausted="block")
+    for version in range(1, 6):
+        rig.nack(rig.lease().lease_id, (version, version), error=f"no {version}")
+    for version in (6, 8, 10):
+        rig.ack(rig.lease().lease_id, (version, version))
+        assert rig.lease().runs == ((version + 1, version + 1, 1),)
+    rig.ack(rig.lease().lease_id, (12, 12))
+    assert rig.lease().reason == "ack_hole_cap"
+    rig.do(cmd.Unblock(((1, 5),), "skip"))
+    assert rig.lease().reason == "ack_hole_cap"
+
+
 @pytest.mark.parametrize("order", ["none", "partition"])
 def test_a_lease_of_nothing_is_nothing(order):
     """A count below one grants nothing and leaves no event."""

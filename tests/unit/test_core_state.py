@@ -8,8 +8,10 @@ from spillway.core.state import (
     IllegalTransitionError,
     attempts_of,
     counts,
-    first_ready,
+    leased_in,
     next_wake_ms,
+    ready_heads,
+    state_of,
     validate,
 )
 from spillway.testing.rig import START_MS, Rig
@@ -37,18 +39,23 @@ def test_delayed_messages_that_were_purged_in_part_count_right():
     assert rig.counts() == {"settled": 2, "deferred": 4}
 
 
-def test_the_first_ready_message_is_the_oldest_due_one():
-    """Retries that are due come first, delayed messages do not count until their time."""
+def test_what_is_ready_is_told_with_its_due_time():
+    """The one that came back and is due for longest, and the first new one that may go now."""
     rig = Rig()
     rig.push(1, delay_ms=100)
     rig.push(2)
-    assert first_ready(rig.state, rig.moment) == 2
+    assert ready_heads(rig.state, rig.moment) == [(2, 0)]
     rig.lease(2)
-    assert first_ready(rig.state, rig.moment) is None
+    assert ready_heads(rig.state, rig.moment) == []
     rig.nack(1, (3, 3), delay_ms=0)
-    assert first_ready(rig.state, rig.moment) == 3
+    assert ready_heads(rig.state, rig.moment) == [(3, START_MS)]
     rig.wait(100)
-    assert first_ready(rig.state, rig.moment) == 1
+    assert rig.where(1) == "ready"
+    assert ready_heads(rig.state, rig.moment) == [(3, START_MS)]
+    rig.push(1, delay_ms=50)
+    assert ready_heads(rig.state, rig.moment) == [(3, START_MS)]
+    rig.wait(70)
+    assert ready_heads(rig.state, rig.moment) == [(3, START_MS), (4, START_MS + 150)]
 
 
 def test_the_next_wake_is_the_earliest_of_retry_deadline_and_delivery():
@@ -91,6 +98,20 @@ def test_only_overdue_leases_are_looked_at():
     rig.state.remind(2, START_MS + 10)
     assert rig.state.overdue_leases(START_MS + 20) == [2, 4, 5]
     assert rig.state.overdue_leases(START_MS) == []
+
+
+def test_every_lease_is_looked_at_once_for_a_page():
+    """What is leased, with its attempts, for all versions of a stretch at once."""
+    rig = Rig(6)
+    rig.lease(2)
+    rig.nack(1, (2, 2), delay_ms=0)
+    rig.wait(0)
+    rig.lease(2)
+    leased = leased_in(rig.state, 1, 6)
+    assert list(leased) == [(1, 1, 1), (2, 2, 2), (3, 3, 1)]
+    rig.state.leases.clear()
+    assert [state_of(rig.state, rig.moment, v, leased) for v in (2, 4)] == ["leased", "ready"]
+    assert [attempts_of(rig.state, v, leased) for v in (1, 2, 4)] == [1, 2, 0]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from spillway.core.message import RecordBatch
+from spillway.warm import memory
 from spillway.warm.memory import Budget, Window
 
 
 def batch(base: int, count: int) -> RecordBatch:
-    return RecordBatch(1, base, 0, [""] * count, [b"{}"] * count)
+    return RecordBatch(1, base, 0, [""] * count, [b"{}"] * count, payload_bytes=2 * count)
 
 
 def window_of(*batches: RecordBatch, limit: int = 100) -> tuple[Window, Budget]:
@@ -70,6 +71,32 @@ def test_a_batch_is_forgotten_as_a_whole():
     assert (window.find(3), window.find(4) is not None, budget.used) == (None, True, 3)
     window.forget(6)
     assert (len(window), budget.used, window.last_version) == (0, 0, 0)
+
+
+def test_what_is_read_and_has_no_room_is_not_kept():
+    """The first ones stay, up to the limit; a queue that keeps nothing keeps nothing of it."""
+    window, budget = window_of(batch(1, 3), batch(4, 3), batch(7, 3), limit=4)
+    assert [window.find(v) is not None for v in (1, 4, 7)] == [True, True, False]
+    assert (budget.used, budget.room) == (6, 0)
+    window, budget = window_of(batch(1, 3), limit=0)
+    assert (len(window), budget.used) == (0, 0)
+
+
+def test_few_but_heavy_bodies_fill_the_memory_too(monkeypatch):
+    """Whatever the count allows: beyond so many bytes nothing more is kept, until some go."""
+    monkeypatch.setattr(memory, "BYTES_MAX", 8)
+    window, budget = window_of(batch(1, 2), batch(3, 2), batch(5, 2))
+    assert (len(window), budget.bytes, budget.room) == (4, 8, 0)
+    grown = batch(5, 0)
+    window.offer(grown, tail=4)
+    window.forget(2)
+    window.offer(grown, tail=4)
+    grown.payloads += [b"{}"] * 3
+    grown.payload_bytes += 6
+    window.recount(grown)
+    assert (len(window), budget.bytes, budget.room) == (5, 10, 0)
+    window.clear()
+    assert (budget.used, budget.bytes, budget.room) == (0, 0, 100)
 
 
 def test_lanes_of_a_queue_share_its_budget():
@@ -134,7 +161,10 @@ class Windows(RuleBasedStateMachine):
         lane = self.lanes[lane]
         stored = [b for b in lane.log if b is not lane.open and b.last_version >= start][:count]
         for b in stored:
-            lane.model.setdefault(b.base_version, b)
+            if b.base_version not in lane.model:
+                if sum(other.held for other in self.lanes) >= self.budget.limit:
+                    break
+                lane.model[b.base_version] = b
         lane.window.fill([batch(b.base_version, b.count) for b in stored])
 
     @rule(lane=st.integers(0, 1), through=st.integers(0, 60))

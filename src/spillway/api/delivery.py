@@ -1,13 +1,13 @@
 """Lease and settle: messages out, and what became of them in."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from spillway.api.attendance import Attendance, ClientGoneError
 from spillway.api.call import Call
+from spillway.api.limits import check_count
 from spillway.api.payloads import dress
 from spillway.api.response import RETRY_AFTER, Response
-from spillway.core.errors import DatabaseUnavailableError, SpillwayError
+from spillway.core.errors import DatabaseUnavailableError
 from spillway.wire import LeaseRequest, Message, SettleRequest
 
 
@@ -22,6 +22,8 @@ async def lease(call: Call) -> Response:
 
 async def settle(call: Call) -> Response:
     request = await call.read(SettleRequest)
+    count = len(request.ack) + len(request.nack) + len(request.extend)
+    check_count(count, call.limits.items_max)
     if request.lease is None:
         return call.reply(await call.broker.settle(call.org, request))
     with Attendance(call.receive) as caller:
@@ -34,7 +36,6 @@ def _hand_over(call: Call, caller: Attendance, messages: Sequence[Message]) -> N
     if not messages:
         return
     if caller.has_left():
-        with suppress(SpillwayError):  # then the lease runs out by itself
-            call.broker.give_back(messages)
+        call.broker.give_back(messages)
         raise ClientGoneError
     dress(messages, call.reply_media)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from spillway.core.errors import BadRequestError
+
 MIB = 1024 * 1024
 
 
@@ -12,3 +14,11 @@ class Limits:
     request_bytes_max: int = 16 * MIB
     items_max: int = 10_000
     require_api_key: bool = False
+
+
+def check_count(count: int, items_max: int) -> None:
+    """Refuse a request that carries too much at once."""
+    if count > items_max:
+        raise BadRequestError(
+            f"{count} items, but a request may carry {items_max}", hint="send smaller batches"
+        )

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from spillway.api.call import Call
+from spillway.api.limits import check_count
 from spillway.api.media import JSON, UNDECODABLE, Media, check_text, decode, decoder_of, refusal
 from spillway.api.payloads import mark_half_pairs, may_hold_bytes, received, shallow
 from spillway.api.response import RETRY_AFTER, Response, detail_of
@@ -99,10 +100,7 @@ def _read_one_by_one(media: Media, body: bytes, items_max: int) -> _Batch:
 def _check_count(items: Sequence[object], items_max: int) -> None:
     if not items:
         raise BadRequestError("items is empty", hint="push at least one item")
-    if len(items) > items_max:
-        raise BadRequestError(
-            f"{len(items)} items, but a request may carry {items_max}", hint="send smaller batches"
-        )
+    check_count(len(items), items_max)
 
 
 def _admit(

@@ -6,7 +6,7 @@ from typing import Any
 from spillway.broker.draft import Draft
 from spillway.broker.lanes import LaneEntry
 from spillway.core import events as ev
-from spillway.core.state import GroupState, Moment, attempts_of
+from spillway.core.state import GroupState, Moment, attempts_of, leased_in
 from spillway.log.writer import NewDead
 
 COUNTED: dict[type[Any], str] = {
@@ -75,6 +75,10 @@ def dead_letters(
 ) -> Iterable[NewDead]:
     """A dead letter for each version of a Parked event (looked at before the event is folded)."""
     facts = entry.facts
+    if event.lease_id:
+        leased = state.leases[event.lease_id].held
+    else:
+        leased = leased_in(state, event.ranges[0][0], event.ranges[-1][1])
     for start, end in event.ranges:
         for version in range(start, end + 1):
             yield NewDead(
@@ -82,7 +86,7 @@ def dead_letters(
                 facts.lane_id,
                 group,
                 version,
-                attempts_of(state, version),
+                attempts_of(state, version, leased),
                 event.cause,
                 event.error or _last_error(state, version),
                 event.actor,

@@ -255,8 +255,7 @@ def _fit(
     """What the queue's max_depth has room for."""
     queue = entry.facts.queue
     limit = queue.options.max_depth
-    settled = max(entry.trim(), entry.lane.pruned_to)
-    room = max(0, limit - (entry.lane.tail - settled))
+    room = max(0, limit - entry.depth())
     full = QueueFullError(f"lane {entry.facts.partition!r} of {queue.name!r} holds {limit}")
     for index, item in zip(arrivals.indexes[room:], arrivals.items[room:], strict=True):
         results[index] = failed(index, item, full)

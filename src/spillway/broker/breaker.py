@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import structlog
 
@@ -21,6 +21,10 @@ REST_S = 0.25
 REST_S_MAX = 1.0
 
 
+class TooLateError(DatabaseUnavailableError):
+    """PostgreSQL takes long to answer. There may just be a lot to read: no reason to trip."""
+
+
 class Breaker:
     """Tripped by whoever finds PostgreSQL away; reset by ownership, which keeps asking."""
 
@@ -33,6 +37,7 @@ class Breaker:
         self._rest_s = 0.0
         self._rests_until_s = 0.0
         self._waiting: set[asyncio.Timeout] = set()
+        self._reading: set[asyncio.Task[Any]] = set()
         self._tickets: dict[asyncio.Future[None], float] = {}
         """The commits that somebody waits for, each with its deadline."""
         self._watching = False
@@ -121,6 +126,18 @@ class Breaker:
     async def patient(self, work: Awaitable[T]) -> T:
         """Its outcome, within our patience."""
         return await self.within(asyncio.get_running_loop().time() + PATIENCE_S, work)
+
+    async def soon(self, reading: Coroutine[Any, Any, T]) -> T:
+        """As `patient`, but it goes on without us: whoever asks next finds it done."""
+        task = asyncio.get_running_loop().create_task(reading)
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
+        try:
+            return await self.patient(asyncio.shield(task))
+        except DatabaseUnavailableError as error:
+            if task.done():
+                raise
+            raise TooLateError from error
 
 
 def _give_up(ticket: asyncio.Future[None]) -> None:

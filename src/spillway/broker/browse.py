@@ -14,7 +14,8 @@ from spillway.broker.places import runs_in, state_on
 from spillway.core import events as ev
 from spillway.core.errors import BadRequestError, MessageNotFoundError
 from spillway.core.message import BYTES, RecordBatch
-from spillway.core.state import GroupState, Moment, attempts_of, state_of
+from spillway.core.ranges import RangeMap
+from spillway.core.state import GroupState, Moment, attempts_of, leased_in, state_of
 from spillway.log import events as codec
 from spillway.log.database import Database
 from spillway.log.reader import read_batches
@@ -93,11 +94,12 @@ class Browse:
         low = max(low, entry.lane.pruned_to + 1)
         # Noted before anything is awaited: a lane in memory moves on while bodies are read.
         runs = list(runs_in(state, now, name, low, entry.durable_tail))
+        leased = leased_in(state, low, entry.durable_tail)
         for start, end in runs:
             async for batch in self._batches(lane.lane_id, start, end):
                 first, last = max(start, batch.base_version), min(end, batch.last_version)
                 for version in range(first, last + 1):
-                    message = browsed(lane, batch, version, state, now)
+                    message = browsed(lane, batch, version, state, now, leased=leased)
                     if name is None or message.state == name:
                         yield message, len(batch.payloads[version - batch.base_version])
 
@@ -124,7 +126,8 @@ class Browse:
         await self._glance.durable([entry])
         batch = await self._batch_of(lane.lane_id, version)
         state, now = state_on(entry, group), self._glance.moment(entry)
-        message = browsed(lane, batch, version, state, now)
+        leased = leased_in(state, version, version)
+        message = browsed(lane, batch, version, state, now, leased=leased)
         return StoryReply(message=message, story=await self._events(lane, version, batch))
 
     async def _batch_of(self, lane_id: int, version: int) -> RecordBatch:
@@ -188,7 +191,13 @@ def body(payload: bytes, content_type: int | None) -> Any:  # noqa: ANN401 (the 
 
 
 def browsed(
-    lane: LaneFacts, batch: RecordBatch, version: int, state: GroupState, now: Moment
+    lane: LaneFacts,
+    batch: RecordBatch,
+    version: int,
+    state: GroupState,
+    now: Moment,
+    *,
+    leased: RangeMap[int],
 ) -> BrowsedMessage:
     """A message of a batch, and where it is for a group."""
     i = version - batch.base_version
@@ -203,8 +212,8 @@ def browsed(
         priority=lane.priority,
         deliver_at=_moment(_of(batch.deliver_ms, i)),
         expires_at=_moment(_of(batch.expires_ms, i)),
-        state=state_of(state, now, version),
-        attempts=attempts_of(state, version),
+        state=state_of(state, now, version, leased),
+        attempts=attempts_of(state, version, leased),
     )
 
 

@@ -8,7 +8,7 @@ reads nothing but memory. Its error: a lane counts from the first survey on that
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from spillway.broker.duty import Duty
@@ -17,7 +17,7 @@ from spillway.broker.glance import LANES_AT_ONCE, Glance
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.places import state_on
 from spillway.broker.shard import Shard
-from spillway.core.state import BLOCKED, DEFERRED, LEASED, READY, counts, first_ready
+from spillway.core.state import BLOCKED, DEFERRED, LEASED, READY, counts, ready_heads
 from spillway.log.database import Database
 
 SURVEY_INTERVAL_S = 5.0
@@ -36,8 +36,8 @@ class Tally:
 
     counts: Counter[str] = field(default_factory=Counter)
     holes: int = 0
-    trim: int = 0
-    first_ready: int | None = None
+    heads: list[tuple[int, int]] = field(default_factory=list)
+    """What could be leased first: (version, due time). One of them is due for longest."""
     oldest_ready_ms: int | None = None
 
     def add(self, other: "Tally") -> None:
@@ -45,11 +45,15 @@ class Tally:
         for name, count in other.counts.items():
             self.counts[name] += count
         self.holes += other.holes
-        self.trim += other.trim
         if other.oldest_ready_ms is not None:
             mine = self.oldest_ready_ms
             oldest = other.oldest_ready_ms
             self.oldest_ready_ms = oldest if mine is None else min(mine, oldest)
+
+    @property
+    def waiting(self) -> int:
+        """What is still to be handed out."""
+        return self.counts[READY] + self.counts[DEFERRED]
 
     @property
     def depth(self) -> int:
@@ -67,8 +71,8 @@ class LaneCount:
 
     @property
     def backlog(self) -> int:
-        """What some group has not settled up to."""
-        return self.tail - min((t.trim for t in self.groups.values()), default=0)
+        """The most that a group has still to be handed."""
+        return max((tally.waiting for tally in self.groups.values()), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,16 @@ class _Kept:
 def groups_of(queue: QueueFacts) -> list[str]:
     """The groups of a queue; before the first one was made, the one that would be."""
     return sorted(queue.groups) or [GROUP_DEFAULT]
+
+
+def _oldest(heads: Iterable[tuple[int | None, int]]) -> int | None:
+    """Since when one of them could be leased: (appended, due). None where not all are dated."""
+    since: list[int] = []
+    for appended_ms, due_ms in heads:
+        if appended_ms is None:
+            return None
+        since.append(max(appended_ms, due_ms))
+    return min(since, default=None)
 
 
 class Census(Duty):
@@ -105,13 +119,12 @@ class Census(Duty):
         groups: dict[str, Tally] = {}
         for group in groups_of(entry.facts.queue):
             state = state_on(entry, group)
-            first = first_ready(state, now)
+            heads = ready_heads(state, now)
             groups[group] = Tally(
                 Counter({name: n for name, n in counts(state, now).items() if n}),
                 state.settled.holes,
-                state.trim,
-                first,
-                None if first is None else self._appended_ms(entry, first),
+                heads,
+                _oldest((self._appended_ms(entry, version), due_ms) for version, due_ms in heads),
             )
         return LaneCount(entry.facts, entry.lane.tail, groups)
 
@@ -139,11 +152,12 @@ class Census(Duty):
             (count.lane.lane_id, tally)
             for count in some
             for tally in count.groups.values()
-            if tally.first_ready is not None and tally.oldest_ready_ms is None
+            if tally.heads and tally.oldest_ready_ms is None
         ]
-        await self._look_up({(lane_id, tally.first_ready or 0) for lane_id, tally in missing})
+        await self._look_up({(lane_id, v) for lane_id, tally in missing for v, _ in tally.heads})
         for lane_id, tally in missing:
-            tally.oldest_ready_ms = self._appended.get((lane_id, tally.first_ready or 0))
+            dated = ((self._appended.get((lane_id, v)), due_ms) for v, due_ms in tally.heads)
+            tally.oldest_ready_ms = _oldest(dated)
 
     async def _look_up(self, wanted: set[Place]) -> None:
         """Know when these messages were appended; that never changes."""
@@ -184,7 +198,7 @@ class Census(Duty):
         """A lane is about to leave memory: what it counts now holds until it comes back."""
         lane_id, count = entry.facts.lane_id, self.count(entry)
         tallies = count.groups.values()
-        if all(t.first_ready is None or t.oldest_ready_ms is not None for t in tallies):
+        if all(not t.heads or t.oldest_ready_ms is not None for t in tallies):
             self._kept[lane_id] = _Kept(self._shards[entry.facts.shard_id].epoch, count)
         else:
             # Left to the survey, which looks up when the first ready message was appended.
@@ -238,9 +252,9 @@ class Census(Duty):
     def _undated(self, entry: LaneEntry) -> Iterator[Place]:
         now = self.glance.moment(entry)
         for group in groups_of(entry.facts.queue):
-            first = first_ready(state_on(entry, group), now)
-            if first is not None and entry.window.find(first) is None:
-                yield entry.facts.lane_id, first
+            for version, _ in ready_heads(state_on(entry, group), now):
+                if entry.window.find(version) is None:
+                    yield entry.facts.lane_id, version
 
     def _is_strange(self, lane: LaneFacts) -> bool:
         if self.glance.known(lane) is not None:

@@ -3,23 +3,25 @@
 import asyncio
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from spillway.broker.bodies import Bodies, MissingBodyError, Slice
-from spillway.broker.breaker import Breaker
+from spillway.broker.bodies import Bodies, MissingBodyError, Slice, cut, weight
+from spillway.broker.breaker import Breaker, TooLateError
 from spillway.broker.dispatch import Dispatch, Line
 from spillway.broker.facts import Facts, LaneFacts, QueueFacts
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.receipts import prefix, sort
 from spillway.broker.shard import Shard
 from spillway.core import commands as cmd
-from spillway.core.errors import DatabaseUnavailableError, NotOwnerError
+from spillway.core.errors import DatabaseUnavailableError, NotOwnerError, SpillwayError
 from spillway.core.message import BYTES
 from spillway.core.order import at_hole_cap
+from spillway.core.ranges import Range, RangeSet
 from spillway.wire import (
     Consumer,
     LeaseReply,
@@ -27,7 +29,6 @@ from spillway.wire import (
     Message,
 )
 
-ERROR_CHARS_MAX = 2_000
 _HELD_BACK = ("ack_hole_cap", "lane_busy", "blocked", "retry_pending")
 AWAY = DatabaseUnavailableError.code
 LANES_GRANTED_MAX = 64
@@ -36,6 +37,8 @@ LANES_ASKED_MAX = 512
 """How many lanes one turn of the wheel asks before others get their turn."""
 LANES_LOADED_MAX = 64
 """How many lanes one question brings back from the log."""
+SCAN_S = 1.0
+"""How long a lease goes on looking where very much is in the way, even if it must not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,18 @@ class Granted:
         lane_id = self.entry.facts.lane_id
         return prefix(lane_id, self.grant.lease_id, self.shard.epoch, self.group)
 
-    def give_back(self) -> None:
-        """The holder never got it."""
+    def give_back(self, ranges: tuple[Range, ...] | None = None) -> None:
+        """The holder never got it, or these versions of it: no attempt is spent."""
         if not self.entry.dead and self.shard.owned:
-            self.shard.handle(self.entry, self.group, cmd.Return(self.grant.lease_id))
+            with suppress(SpillwayError):  # then it runs out by itself
+                command = cmd.Return(self.grant.lease_id, ranges)
+                self.shard.handle(self.entry, self.group, command)
+
+    def give_back_but(self, version: int) -> None:
+        """As `give_back`, but for one that would only be the same trouble again."""
+        rest = RangeSet((start, end) for start, end, _ in self.grant.runs)
+        rest.discard(version, version)
+        self.give_back(tuple(rest))
 
 
 class Delivery:
@@ -77,12 +88,15 @@ class Delivery:
         dispatch: Dispatch,
         bodies: Bodies,
         breaker: Breaker,
+        *,
+        bytes_max: int = 16 * 1024 * 1024,
     ) -> None:
         self._facts = facts
         self._shards = shards
         self._dispatch = dispatch
         self._bodies = bodies
         self._breaker = breaker
+        self._bytes_max = bytes_max
 
     # ------------------------------------------------------------ lease
 
@@ -96,7 +110,8 @@ class Delivery:
         try:
             return await self._lease(org, queue_name, request)
         except DatabaseUnavailableError as error:
-            self._breaker.trip(error)
+            if not isinstance(error, TooLateError):
+                self._breaker.trip(error)
         except NotOwnerError:
             if not self._breaker.is_open:
                 raise
@@ -104,6 +119,7 @@ class Delivery:
 
     async def _lease(self, org: str, queue_name: str, request: LeaseRequest) -> LeaseReply:
         deadline = time.monotonic() + request.wait_ms / 1000
+        scan_until = max(deadline, time.monotonic() + SCAN_S)
         while True:
             queue = await self._breaker.patient(self._queue(org, queue_name, request.group))
             line = self._dispatch.line(queue, request.group)
@@ -114,7 +130,7 @@ class Delivery:
                 granted, reason = await self._grant(queue, line, request)
             if granted:
                 return LeaseReply(messages=await self._deliver(granted))
-            left_s = deadline - time.monotonic()
+            left_s = (scan_until if reason == "scanning" else deadline) - time.monotonic()
             if self._breaker.is_open:
                 return LeaseReply(messages=[], reason=AWAY)
             if left_s <= 0 or self._dispatch.stopped:
@@ -135,7 +151,7 @@ class Delivery:
     ) -> tuple[list[Granted], str | None]:
         """Turn the wheel until enough is found or every candidate was asked."""
         if not line.primed:
-            line.prime(await self._facts.lanes(queue))
+            line.prime(await self._breaker.soon(self._facts.lanes(queue)))
         granted: list[Granted] = []
         try:
             reason = await self._turn(line, request, granted)
@@ -208,32 +224,51 @@ class Delivery:
             for other in others[others.index(lane) :]
             if other.shard_id == lane.shard_id and other.lane_id not in shard.entries
         ]
-        await shard.lanes(missing[:LANES_LOADED_MAX])
+        await self._breaker.soon(shard.lanes(missing[:LANES_LOADED_MAX]))
         return shard.entries.get(lane.lane_id)
 
     async def _deliver(self, granted: list[Granted]) -> list[Message]:
         """Bodies and receipts, once the leases are durable; else nobody holds them."""
         try:
             return await self._messages(granted)
-        except MissingBodyError:
-            raise  # to be leased again at once would only be the same again
-        except BaseException:
+        except BaseException as exc:
+            missing = exc.place if isinstance(exc, MissingBodyError) else None
             for lease in granted:
-                lease.give_back()
+                if missing is not None and lease.entry.facts.lane_id == missing[0]:
+                    lease.give_back_but(missing[1])
+                else:
+                    lease.give_back()
             raise
 
     async def _messages(self, granted: list[Granted]) -> list[Message]:
         for lease in granted:
             await self._breaker.landed(lease.ticket)
         messages: list[Message] = []
+        room = self._bytes_max
         for lease in granted:
-            slices = lease.slices
-            if slices is None:
-                slices = await self._bodies.find(lease.entry, lease.grant.runs)
+            slices = await self._slices(lease, room, is_first=not messages)
+            room -= sum(map(weight, slices))
             for piece in slices:
                 messages.extend(_messages(lease.entry.facts, lease.prefix, piece))
-            self._bodies.let_go(lease.entry)
+            first, last = slices[-1][2] + 1 if slices else 1, lease.grant.runs[-1][1]
+            if first <= last:
+                lease.give_back(((first, last),))  # its bodies stay for the next one
+            else:
+                self._bodies.let_go(lease.entry)
         return messages
+
+    async def _slices(self, lease: Granted, room: int, *, is_first: bool) -> list[Slice]:
+        """The bodies of a lease that a reply has room for; the very first message always fits."""
+        if room <= 0:
+            return []
+        slices = lease.slices
+        if slices is None:
+            slices = await self._bodies.find(lease.entry, lease.grant.runs, room)
+        fitting = cut(slices, room)
+        if fitting or not is_first:
+            return fitting
+        batch, start, _, attempt = slices[0]
+        return [(batch, start, start, attempt)]
 
     def give_back(self, receipts: Iterable[str]) -> None:
         """A reply never reached its caller: its leases end, no attempt is spent."""
@@ -242,7 +277,8 @@ class Delivery:
             shard = None if lane is None else self._shards[lane.shard_id]
             entry = None if shard is None else shard.entries.get(lease.lane_id)
             if shard is not None and entry is not None and shard.owned:
-                shard.handle(entry, lease.group, cmd.Return(lease.lease_id))
+                with suppress(SpillwayError):  # then it runs out by itself
+                    shard.handle(entry, lease.group, cmd.Return(lease.lease_id))
 
 
 def _paused(queue: QueueFacts, group: str) -> str | None:

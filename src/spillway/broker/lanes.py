@@ -75,6 +75,14 @@ class LaneEntry:
             trims.append(self.lane.pruned_to)
         return min(trims, default=0)
 
+    def depth(self) -> int:
+        """The most that a group has not settled yet, wherever it is: blocked messages too."""
+        begun = {name: g.state for name, g in self.groups.items() if g.state.exists}
+        depths = [self.lane.tail - state.settled.total for state in begun.values()]
+        if not depths or not self.facts.queue.groups.keys() <= begun.keys():
+            depths.append(self.lane.tail - self.lane.pruned_to)
+        return max(depths)
+
     @property
     def is_written(self) -> bool:
         """Whether every message is in the log, and nobody is reading into the window."""
@@ -95,6 +103,10 @@ class LaneEntry:
     def frontier(self) -> int:
         """Everything up to here was handed out to every group."""
         return min((g.state.frontier for g in self.groups.values() if g.state.exists), default=0)
+
+    def lead(self) -> int:
+        """Nothing behind this was handed out to any group yet."""
+        return max((g.state.frontier for g in self.groups.values() if g.state.exists), default=0)
 
 
 class Loader:

@@ -1,7 +1,7 @@
 """Where groups begin, move to and end, on every lane of a queue."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from spillway.broker.actions import Deed
@@ -17,8 +17,6 @@ from spillway.wire import moment_of
 
 LANES_AT_ONCE = 256
 TRIES_MAX = 20
-
-Afters = Callable[[list[LaneEntry]], Awaitable[dict[int, int]]]
 
 
 class Positions:

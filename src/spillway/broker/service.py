@@ -73,6 +73,7 @@ class BrokerConfig:
     address: str = ""
     shard: ShardConfig = field(default_factory=ShardConfig)
     items: ItemLimits = field(default_factory=ItemLimits)
+    lease_bytes_max: int = 16 * 1024 * 1024
     auto_create_queues: bool = True
     queues_per_org_max: int = 10_000
     checkpoint_interval_s: float = 60.0
@@ -108,9 +109,15 @@ class Broker:
         self.dispatch = Dispatch()
         self.breaker = Breaker()
         self._man_the_spool(reached)
-        bodies = Bodies(database)
-        self.delivery = Delivery(self.facts, self.shards, self.dispatch, bodies, self.breaker)
-        self.settlement = Settlement(self.facts, self.shards)
+        self.delivery = Delivery(
+            self.facts,
+            self.shards,
+            self.dispatch,
+            Bodies(database, self.breaker),
+            self.breaker,
+            bytes_max=config.lease_bytes_max,
+        )
+        self.settlement = Settlement(self.facts, self.shards, self.breaker)
         self.counters = Counters()
         self._hire()
         self.insights = Insights(self.facts, self.shards, database, self.census)

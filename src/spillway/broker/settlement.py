@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from spillway.broker.append import error_detail
+from spillway.broker.breaker import Breaker
 from spillway.broker.facts import Facts
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.receipts import Receipts, sort
@@ -31,9 +32,10 @@ class Settled:
 class Settlement:
     """Takes settlements."""
 
-    def __init__(self, facts: Facts, shards: list[Shard]) -> None:
+    def __init__(self, facts: Facts, shards: list[Shard], breaker: Breaker) -> None:
         self._facts = facts
         self._shards = shards
+        self._breaker = breaker
 
     async def settle(self, org: str, request: SettleRequest) -> Settled:
         """Decide all of it, in the order ack, nack, extend; the answers hold with the tickets."""
@@ -65,16 +67,18 @@ class Settlement:
 
     async def _find(self, org: str, lease: Receipts) -> tuple[Shard, LaneEntry] | None:
         """The lane of a lease. A receipt of another org is as stale as one of a deleted queue."""
-        lane = self._facts.cached_lane(lease.lane_id) or await self._facts.lane_by_id(lease.lane_id)
+        soon = self._breaker.soon
+        lane = self._facts.cached_lane(lease.lane_id)
+        lane = lane or await soon(self._facts.lane_by_id(lease.lane_id))
         if lane is None or lane.queue.org != org:
             return None
         shard = self._shards[lane.shard_id]
         entry = shard.entries.get(lane.lane_id)
         if entry is None:
-            entry = next(iter(await shard.lanes([lane])), None)
+            entry = next(iter(await soon(shard.lanes([lane]))), None)
         if lease.epoch > shard.epoch:
             # A later owner wrote this receipt, or a forger did: the fence knows.
-            await shard.flush()
+            await soon(shard.flush())
             return None
         shard.check_owned()
         if entry is None or lease.group not in entry.groups:

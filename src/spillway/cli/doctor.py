@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 Level = Literal["OK", "WARN", "FAIL"]
 
 OLD_S = 60.0
-HOLES_MANY = 5_000
 DISK_FREE_LOW = 0.10
 DISK_FREE_NONE = 0.03
 
@@ -158,8 +157,9 @@ def _group(queue: "QueueReply", group: "GroupCounts") -> Iterator[Finding]:
         yield Finding("WARN", "paused", f"{name} is paused", f"spillway queue resume {whole}")
     elif group.oldest_ready_at is not None:
         yield from _oldest(name, group, flags)
-    if group.ack_hole_ranges > HOLES_MANY:
-        text = f"{name}: {group.ack_hole_ranges} gaps between acked messages"
+    cap = queue.options.max_ack_holes
+    if group.ack_hole_ranges > cap / 2:
+        text = f"{name}: {group.ack_hole_ranges} gaps between acked messages; a lane may have {cap}"
         yield Finding("WARN", "holes", text, f"spillway tail {queue.queue} --state leased")
 
 

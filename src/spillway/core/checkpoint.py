@@ -6,7 +6,7 @@ from typing import Any
 from spillway.core.errors import InvariantError, SpillwayError
 from spillway.core.ranges import RangeMap, RangeSet
 from spillway.core.retry import Waiting
-from spillway.core.state import Blocking, GroupState, Lease, rebuild_deadlines
+from spillway.core.state import Blockade, Blocking, GroupState, Lease, rebuild_deadlines
 
 Record = tuple[Any, ...]
 
@@ -71,7 +71,7 @@ def _restore(record: Record) -> GroupState:
         dropped=RangeSet(dropped),
         frontier=frontier,
         leases={i: Lease(RangeMap(held), d, at, who) for i, held, d, at, who in leases},
-        blocked=RangeMap((s, e, Blocking(a, at, error)) for s, e, a, at, error in blocked),
+        blocked=Blockade((s, e, Blocking(a, at, error)) for s, e, a, at, error in blocked),
         next_lease_id=next_lease_id,
     )
     for start, end, attempts, due_ms, error in waiting:

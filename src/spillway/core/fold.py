@@ -10,7 +10,7 @@ from spillway.core import events as ev
 from spillway.core.ranges import RangeMap, RangeSet, are_ascending
 from spillway.core.ranges import total as total_of
 from spillway.core.retry import Waiting, WaitingRoom
-from spillway.core.state import Blocking, GroupState, IllegalTransitionError, Lease
+from spillway.core.state import Blockade, Blocking, GroupState, IllegalTransitionError, Lease
 
 Held = ev.Extended | ev.Acked | ev.Nacked | ev.Expired | ev.Parked | ev.Blocked | ev.Dropped
 
@@ -209,7 +209,7 @@ def _on_sought(state: GroupState, event: ev.Sought) -> None:
     state.deadlines.clear()
     state.lapses_seen = 0
     state.waiting = WaitingRoom()
-    state.blocked = RangeMap()
+    state.blocked = Blockade()
     state.dropped = RangeSet(state.dropped.within(1, event.after))
     state.settled = RangeSet(state.parked)
     state.frontier = event.after

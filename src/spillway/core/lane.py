@@ -72,6 +72,10 @@ class Schedule:
             if deliver_ms > now_ms:
                 yield low, high, deliver_ms
 
+    def deliver_ms(self, version: int) -> int:
+        """When the time of a message comes, or came; 0 where it had none to wait for."""
+        return self._deliver.get(version) or 0
+
     def split(self, start: int, end: int, now_ms: int) -> Iterator[tuple[int, int, int]]:
         """`start..end` as runs (first, last, due); due is 0 for what may go now."""
         if not self._deliver:

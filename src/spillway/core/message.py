@@ -6,8 +6,6 @@ from typing import Any
 JSON, BYTES = 0, 1
 """Content types: a payload is JSON text, or bytes."""
 
-TRANSACTION_ID_BYTES_MAX = 256
-
 BATCH_MESSAGES_MAX = 256
 BATCH_BYTES_MAX = 32 * 1024
 """Where a record batch is cut: compressed, such a row stays inside one page of PostgreSQL."""

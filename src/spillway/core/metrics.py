@@ -59,7 +59,7 @@ def counter(text: str, labels: tuple[str, ...] = QUEUE) -> Declaration:
 DECLARED: dict[str, Declaration] = {
     # ------------------------------------------------------------ queues, as they are now
     "spillway_queue_oldest_ready_seconds": gauge(
-        "Age of the oldest message that could be leased now: consumers are too few, slow or gone.",
+        "How long a message that could be leased has been due: consumers are few, slow or gone.",
         QUEUE,
     ),
     "spillway_queue_depth": gauge(

@@ -57,8 +57,9 @@ CHOOSE: dict[str, Callable[["GroupState", "Moment", int], Choice]] = {
 
 def at_hole_cap(state: "GroupState", policy: "Policy") -> bool:
     """Whether new messages wait until holes are closed."""
-    # A message that waits for its own time makes a hole that no consumer can close.
-    return state.settled.holes - len(state.waiting.scheduled) > policy.max_ack_holes
+    # What waits for its own time, or for an operator, makes a hole that no consumer can close.
+    stuck = len(state.waiting.scheduled) + len(state.blocked.holes)
+    return state.settled.holes - stuck > policy.max_ack_holes
 
 
 def _choose_below(state: "GroupState", moment: "Moment", count: int, limit: int) -> Choice:

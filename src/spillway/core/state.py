@@ -1,8 +1,10 @@
 """The state of a group on a lane, and ways to look at it. `core.group` says how it moves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from itertools import islice
+from operator import itemgetter
 
 from spillway.core.errors import SpillwayError
 from spillway.core.lane import Lane
@@ -16,6 +18,8 @@ SETTLED, PARKED, BLOCKED, DROPPED = "settled", "parked", "blocked", "dropped"
 STATES = (READY, DEFERRED, LEASED, SETTLED, PARKED, BLOCKED, DROPPED)
 
 
+RIPE_LOOKED_AT = 100
+"""How many runs of what came back are asked which is due for longest."""
 DEADLINES_SPARE = 64
 """How many reminders beyond twice the leases are kept before they are made afresh."""
 
@@ -33,6 +37,26 @@ class Blocking:
     attempts: int
     at_ms: int
     error: str | None = None
+
+
+class Blockade(RangeMap[Blocking]):
+    """The blocked versions; those next to each other make one hole, whatever blocked them."""
+
+    __slots__ = ("holes",)
+
+    def __init__(self, runs: Iterable[tuple[int, int, Blocking]] = ()) -> None:
+        self.holes = RangeSet()
+        super().__init__(runs)
+
+    def put(self, start: int, end: int, value: Blocking) -> None:
+        """Block versions; none of them may be blocked yet."""
+        super().put(start, end, value)
+        self.holes.add(start, end)
+
+    def take(self, start: int, end: int) -> list[tuple[int, int, Blocking]]:
+        """Remove and return what lies inside `start..end`."""
+        self.holes.discard(start, end)
+        return super().take(start, end)
 
 
 @dataclass(slots=True)
@@ -57,7 +81,7 @@ class GroupState:
     frontier: int = 0
     leases: dict[int, Lease] = field(default_factory=dict)
     waiting: WaitingRoom = field(default_factory=WaitingRoom)
-    blocked: RangeMap[Blocking] = field(default_factory=RangeMap)
+    blocked: Blockade = field(default_factory=Blockade)
     next_lease_id: int = 1
     deadlines: list[tuple[int, int]] = field(default_factory=list, compare=False)
     # Where to look for messages past their time to live, so that none is looked at twice.
@@ -108,15 +132,27 @@ class Moment:
     jitter: float = 0.5
 
 
-def state_of(state: GroupState, moment: Moment, version: int) -> str:
-    """In which of the seven states a version is."""
+def leased_in(state: GroupState, low: int, high: int) -> RangeMap[int]:
+    """The leased versions of `low..high` with their attempts: one look at every lease."""
+    leased: RangeMap[int] = RangeMap()
+    if low <= state.frontier:
+        for lease in state.leases.values():
+            for start, end, attempt in lease.held.within(low, high):
+                leased.put(start, end, attempt)
+    return leased
+
+
+def state_of(
+    state: GroupState, moment: Moment, version: int, leased: RangeMap[int] | None = None
+) -> str:
+    """In which of the seven states a version is. `leased`: what is, where it is known already."""
     if version in state.settled:
         if version in state.parked:
             return PARKED
         return DROPPED if version in state.dropped else SETTLED
     if version in state.blocked:
         return BLOCKED
-    if any(version in lease.held for lease in state.leases.values()):
+    if version in (leased_in(state, version, version) if leased is None else leased):
         return LEASED
     waiting = state.waiting.get(version)
     if waiting is not None:
@@ -125,11 +161,11 @@ def state_of(state: GroupState, moment: Moment, version: int) -> str:
     return DEFERRED if later else READY
 
 
-def attempts_of(state: GroupState, version: int) -> int:
+def attempts_of(state: GroupState, version: int, leased: RangeMap[int] | None = None) -> int:
     """How many leases have covered a version that is not settled."""
-    for lease in state.leases.values():
-        if (held := lease.held.get(version)) is not None:
-            return held
+    held = (leased_in(state, version, version) if leased is None else leased).get(version)
+    if held is not None:
+        return held
     if (waiting := state.waiting.get(version)) is not None:
         return waiting.attempts
     blocking = state.blocked.get(version)
@@ -163,12 +199,21 @@ def counts(state: GroupState, moment: Moment) -> dict[str, int]:
     }
 
 
-def first_ready(state: GroupState, moment: Moment) -> int | None:
-    """The lowest version that could be leased now."""
+def ready_heads(state: GroupState, moment: Moment) -> list[tuple[int, int]]:
+    """Of what came back and of what is new, the one that could be leased for longest.
+
+    Each with its due time; 0 where it was due from the start.
+    """
     state.waiting.ripen(moment.now_ms)
-    ripe = state.waiting.ripe.first
-    if ripe is not None:
-        return ripe
+    ripe = islice(state.waiting.ripe.within(1, moment.lane.tail), RIPE_LOOKED_AT)
+    deliver_ms = moment.lane.schedule.deliver_ms
+    back = [(start, waiting.due_ms or deliver_ms(start)) for start, _, waiting in ripe]
+    heads = [min(back, key=itemgetter(1))] if back else []
+    fresh = _first_fresh(state, moment)
+    return heads if fresh is None else [*heads, (fresh, deliver_ms(fresh))]
+
+
+def _first_fresh(state: GroupState, moment: Moment) -> int | None:
     for low, high in state.settled.gaps(state.frontier + 1, moment.lane.tail):
         for start, _, due_ms in moment.lane.schedule.split(low, high, moment.now_ms):
             if not due_ms:

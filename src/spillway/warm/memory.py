@@ -7,20 +7,27 @@ from spillway.core.message import RecordBatch
 
 _base = attrgetter("base_version")
 
+BYTES_MAX = 64 * 1024 * 1024
+"""However few they are, the bodies of a queue take no more memory than this."""
+
 
 class Budget:
-    """How many bodies a queue may keep at hand, over all its lanes."""
+    """How many bodies a queue may keep at hand, over all its lanes.
 
-    __slots__ = ("limit", "used")
+    Whole batches are kept: the last one of them may reach over the limit.
+    """
+
+    __slots__ = ("bytes", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.bytes = 0
 
     @property
     def room(self) -> int:
         """How many more."""
-        return max(0, self.limit - self.used)
+        return max(0, self.limit - self.used) if self.bytes < BYTES_MAX else 0
 
 
 class Window:
@@ -31,7 +38,7 @@ class Window:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._batches: list[RecordBatch] = []
-        self._counted: dict[int, int] = {}
+        self._counted: dict[int, tuple[int, int]] = {}
 
     @property
     def last_version(self) -> int:
@@ -63,21 +70,28 @@ class Window:
             self._count(batch)
 
     def _count(self, batch: RecordBatch) -> None:
-        self._budget.used += batch.count - self._counted.get(batch.base_version, 0)
-        self._counted[batch.base_version] = batch.count
+        count, size = self._counted.get(batch.base_version, (0, 0))
+        self._budget.used += batch.count - count
+        self._budget.bytes += batch.payload_bytes - size
+        self._counted[batch.base_version] = batch.count, batch.payload_bytes
 
     def fill(self, batches: list[RecordBatch]) -> None:
-        """Batches were read from the log."""
+        """Batches were read from the log: keep those that the queue has room for, in order."""
         for batch in batches:
-            if batch.base_version not in self._counted:
-                insort(self._batches, batch, key=_base)
-                self._count(batch)
+            if batch.base_version in self._counted:
+                continue
+            if not self._budget.room:
+                return
+            insort(self._batches, batch, key=_base)
+            self._count(batch)
 
     def forget(self, through: int) -> None:
         """Nobody will ask for the versions up to here soon."""
         done = 0
         while done < len(self._batches) and self._batches[done].last_version <= through:
-            self._budget.used -= self._counted.pop(self._batches[done].base_version)
+            count, size = self._counted.pop(self._batches[done].base_version)
+            self._budget.used -= count
+            self._budget.bytes -= size
             done += 1
         if done:
             del self._batches[:done]
@@ -87,4 +101,4 @@ class Window:
         self.forget(self.last_version)
 
     def __len__(self) -> int:
-        return sum(self._counted.values())
+        return sum(count for count, _ in self._counted.values())

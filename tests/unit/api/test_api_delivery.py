@@ -50,6 +50,19 @@ async def test_a_lease_without_a_database_says_when_to_come_back(skin, broker):
     assert answer.headers["retry-after"] == "1"
 
 
+@pytest.mark.parametrize("count", [20, 21])
+async def test_a_settlement_has_a_limit(skin, count):
+    """Ack, nack and extend count together, against the limit of a push."""
+    request = {
+        "ack": ["r1"] * (count - 2),
+        "nack": [{"receipt": "r2"}],
+        "extend": [{"receipt": "r3", "visibility_ms": 1000}],
+    }
+    answer = await skin("POST", "/v1/settle", msgspec.json.encode(request))
+    assert answer.status == (200 if count == 20 else 400)
+    assert count == 20 or "21 items, but a request may carry 20" in answer.json["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("url", "body"), [(LEASE, LONG), (LEASE, b"{}"), ("/v1/settle", SETTLE_AND_WAIT)]
 )
