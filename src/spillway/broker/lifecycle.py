@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from spillway.broker.actions import Deed
+from spillway.broker.actions import action_row
 from spillway.broker.dispatch import Dispatch
 from spillway.broker.facts import Facts, LaneFacts, QueueFacts
 from spillway.broker.lanes import LaneEntry
@@ -86,20 +86,20 @@ class Lifecycle:
 
     # ------------------------------------------------------------ delete
 
-    async def delete(self, queue: QueueFacts, actor: str, reason: str | None, deed: Deed) -> None:
+    async def delete(self, queue: QueueFacts, actor: str, reason: str | None) -> None:
         """The name is free at once. Lanes leave memory, and a deleted one does not come back.
 
         The tombstone is first: from then on no lane of the queue can be loaded, so a push that was
         on its way fails, or was stored in the queue that is being deleted; it cannot revive it.
         """
         await self._facts.lanes(queue)
-        await self._facts.delete_queue(queue)
+        action = action_row(queue, "delete_queue", actor, reason, affected=1)
+        await self._facts.delete_queue(queue, action)
         for shard in self._shards:
             own = [lane for lane in queue.lanes.values() if lane.shard_id == shard.shard_id]
             await self._leave(shard, queue, own, cmd.DeleteGroup(actor, reason))
         self._dispatch.forget_queue(queue.queue_id)
         self._budgets.pop(queue.queue_id, None)
-        deed.affected = 1
 
     async def _leave(
         self, shard: Shard, queue: QueueFacts, lanes: list[LaneFacts], command: cmd.DeleteGroup

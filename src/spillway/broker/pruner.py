@@ -45,7 +45,8 @@ class Pruner(Duty):
         for shard in self._shards:
             if shard.owned:
                 await self._prune_shard(shard)
-        await self._bury_deleted()
+                await self._bury_deleted(shard)
+        await self._database.rows("consumers_bury")
         return self.pruned_messages - before
 
     async def _prune_shard(self, shard: Shard) -> None:
@@ -82,14 +83,24 @@ class Pruner(Duty):
             entry.lane.pruned_to = max(entry.lane.pruned_to, row[1])
             entry.lane.schedule.forget(entry.lane.pruned_to)
 
-    async def _bury_deleted(self) -> None:
-        """Remove the rows of deleted queues, a chunk at a time."""
-        for (lane_id,) in await self._database.rows("lanes_deleted", limit=LANES_A_ROUND):
-            while await self._empty(lane_id):
-                pass
-            await self._database.rows("lane_bury", lane_id=lane_id)
-        await self._database.rows("consumers_bury")
+    async def _bury_deleted(self, shard: Shard) -> None:
+        """Remove the rows of deleted queues, a chunk at a time.
 
-    async def _empty(self, lane_id: int) -> bool:
-        row = await self._database.row("lane_empty", lane_id=lane_id, batches=BATCHES_A_ROUND)
+        Only the owner does: another broker may still believe that the queue lives.
+        """
+        dead = await self._database.rows(
+            "lanes_deleted", shard_id=shard.shard_id, limit=LANES_A_ROUND
+        )
+        for (lane_id,) in dead:
+            lane = {"shard_id": shard.shard_id, "epoch": shard.epoch, "lane_id": lane_id}
+            entry = shard.entries.get(lane_id)
+            if entry is not None:  # its deletion broke off
+                shard.evict(entry)
+                await shard.flush()
+            while await self._empty(lane):
+                pass
+            await self._database.rows("lane_bury", **lane)
+
+    async def _empty(self, lane: dict[str, int]) -> bool:
+        row = await self._database.row("lane_empty", **lane, batches=BATCHES_A_ROUND)
         return row is not None and row[0] > 0

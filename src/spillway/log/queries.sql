@@ -80,6 +80,13 @@ UPDATE spillway.shard SET lease_until = now() + %(lease_s)s * interval '1 second
 WHERE shard_id = %(shard_id)s AND epoch = %(epoch)s
 RETURNING extract(epoch FROM clock_timestamp())::float8
 
+-- name: facts_fence
+-- The shards of some that are still ours; held until the end of the transaction.
+SELECT s.shard_id FROM spillway.shard AS s
+JOIN unnest(%(shard_ids)s::integer[], %(epochs)s::bigint[]) AS k (shard_id, epoch)
+    ON s.shard_id = k.shard_id AND s.epoch = k.epoch
+ORDER BY s.shard_id FOR SHARE OF s
+
 -- name: shard_release
 -- Let a shard go, so that another broker need not wait for the lease to end.
 UPDATE spillway.shard SET owner = NULL, owner_pid = NULL, lease_until = now()
@@ -449,15 +456,17 @@ WITH fence AS (
 SELECT messages, pruned_to FROM total
 
 -- name: lanes_deleted
--- Lanes whose queue is deleted.
+-- Lanes of a shard whose queue is deleted.
 SELECT l.lane_id FROM spillway.lane AS l JOIN spillway.queue AS q USING (queue_id)
-WHERE q.deleted_at IS NOT NULL LIMIT %(limit)s
+WHERE l.shard_id = %(shard_id)s AND q.deleted_at IS NOT NULL LIMIT %(limit)s
 
 -- name: lane_empty
 -- Remove a chunk of the batches of a deleted lane.
-WITH gone AS (
+WITH fence AS (
+    SELECT FROM spillway.shard WHERE shard_id = %(shard_id)s AND epoch = %(epoch)s FOR SHARE
+), gone AS (
     DELETE FROM spillway.message_batch
-    WHERE lane_id = %(lane_id)s AND base_version IN (
+    WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s AND base_version IN (
         SELECT base_version FROM spillway.message_batch WHERE lane_id = %(lane_id)s
         ORDER BY base_version LIMIT %(batches)s
     )
@@ -467,16 +476,19 @@ SELECT count(*) FROM gone
 
 -- name: lane_bury
 -- Remove everything else of a deleted lane.
-WITH controls AS (
-    DELETE FROM spillway.control_event WHERE lane_id = %(lane_id)s
+WITH fence AS (
+    SELECT FROM spillway.shard WHERE shard_id = %(shard_id)s AND epoch = %(epoch)s FOR SHARE
+), controls AS (
+    DELETE FROM spillway.control_event
+    WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s
 ), saved AS (
-    DELETE FROM spillway.checkpoint WHERE lane_id = %(lane_id)s
+    DELETE FROM spillway.checkpoint WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s
 ), dead AS (
-    DELETE FROM spillway.dead_letter WHERE lane_id = %(lane_id)s
+    DELETE FROM spillway.dead_letter WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s
 ), replayed AS (
-    DELETE FROM spillway.replayed WHERE lane_id = %(lane_id)s
+    DELETE FROM spillway.replayed WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s
 )
-DELETE FROM spillway.lane WHERE lane_id = %(lane_id)s
+DELETE FROM spillway.lane WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s
 
 -- name: consumers_bury
 -- Remove the groups of deleted queues.
