@@ -56,9 +56,6 @@ class Operations(Protocol):
 class Insights(Protocol):
     """Questions, which change nothing. `None` for a filter means: do not filter."""
 
-    async def authenticate(self, key: str) -> tuple[str, str]:
-        """The (org, key name) of an API key; raises UnauthorizedError."""
-
     async def get_queue(self, org: str, name: str) -> wire.QueueReply: ...
     async def list_queues(self, org: str, after: str | None, limit: int) -> wire.QueueListReply: ...
     async def get_group(self, org: str, queue: str, group: str) -> wire.GroupCounts: ...
@@ -96,6 +93,13 @@ class Insights(Protocol):
     async def audit(self) -> wire.AuditReply: ...
 
 
+class Keys(Protocol):
+    """Whose request it is."""
+
+    async def authenticate(self, key: str) -> tuple[str, str]:
+        """The (org, key name) of an API key; raises UnauthorizedError."""
+
+
 class Spoolkeeping(Protocol):
     """The operator's work on the spool; it goes on while PostgreSQL is away."""
 
@@ -123,6 +127,8 @@ class Broker(Protocol):
     def operations(self) -> Operations: ...
     @property
     def insights(self) -> Insights: ...
+    @property
+    def keys(self) -> Keys: ...
     @property
     def spoolkeeping(self) -> Spoolkeeping: ...
 

@@ -3,8 +3,6 @@
 The skins (HTTP, command line, web) ask here, so they all tell the same.
 """
 
-import hashlib
-import time
 from datetime import datetime
 from typing import Any
 
@@ -17,11 +15,7 @@ from spillway.broker.delivery import rfc3339
 from spillway.broker.facts import GROUP_DEFAULT, Facts, LaneFacts, QueueFacts
 from spillway.broker.places import state_on
 from spillway.broker.shard import Shard
-from spillway.core.errors import (
-    GroupNotFoundError,
-    MessageNotFoundError,
-    UnauthorizedError,
-)
+from spillway.core.errors import GroupNotFoundError, MessageNotFoundError
 from spillway.core.state import (
     BLOCKED,
     DEFERRED,
@@ -37,9 +31,6 @@ from spillway.log.database import Database
 
 BLOCKED_SHOWN_MAX = 10_000
 DEAD_PAGE_BYTES = 8 * 1024 * 1024
-KEY_REMEMBERED_S = 10.0
-"""How long a revoked API key may still be taken, and how often a busy one is looked up."""
-KEYS_REMEMBERED_MAX = 10_000
 
 
 class Insights:
@@ -57,7 +48,6 @@ class Insights:
         self._database = database
         self._census = census
         self._browse = Browse(census.glance, database)
-        self._keys: dict[bytes, tuple[float, tuple[str, str]]] = {}
 
     # ------------------------------------------------------------ queues and groups
 
@@ -213,22 +203,6 @@ class Insights:
         found = await run_audit(self._database.url)
         reply: wire.AuditReply = convert(found, wire.AuditReply, from_attributes=True)
         return reply
-
-    async def authenticate(self, key: str) -> tuple[str, str]:
-        """Whose key this is. The database knows its digest only."""
-        digest = hashlib.sha256(key.encode()).digest()
-        now = time.monotonic()
-        known = self._keys.get(digest)
-        if known is not None and now - known[0] < KEY_REMEMBERED_S:
-            return known[1]
-        row = await self._database.row("api_key_find", digest=digest)
-        if row is None:
-            self._keys.pop(digest, None)
-            raise UnauthorizedError
-        if len(self._keys) >= KEYS_REMEMBERED_MAX:
-            self._keys.clear()
-        self._keys[digest] = now, (row[0], row[1])
-        return row[0], row[1]
 
 
 # ---------------------------------------------------------------- facts into shapes

@@ -28,6 +28,7 @@ from spillway.broker.facts import Facts
 from spillway.broker.handover import Handover
 from spillway.broker.insights import Insights
 from spillway.broker.intake import Intake, ItemLimits
+from spillway.broker.keys import Keys
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.metrics import Metrics
 from spillway.broker.operations import Operations
@@ -44,6 +45,7 @@ from spillway.core.errors import DatabaseUnavailableError, ShuttingDownError, Sp
 from spillway.core.metrics import Family
 from spillway.log.database import Database
 from spillway.spool.faultpoints import Reached, nobody
+from spillway.spool.folder import KEYS
 from spillway.spool.spool import Spool, SpoolConfig
 from spillway.warm.memory import Budget
 from spillway.wire import (
@@ -107,6 +109,7 @@ class Broker:
         self.facts = Facts(database, self.shards, config.queues_per_org_max)
         self.dispatch = Dispatch()
         self.breaker = Breaker()
+        self.keys = Keys(database, self.breaker, config.spool.folder / KEYS)
         self._man_the_spool(reached)
         bodies = Bodies(database)
         self.delivery = Delivery(self.facts, self.shards, self.dispatch, bodies, self.breaker)
@@ -242,6 +245,7 @@ class Broker:
     async def start(self) -> None:
         """Take the shards that are free and begin the duties; pushes are taken without them too."""
         await self.spool.open()
+        await self.keys.open()
         try:
             async with asyncio.timeout(START_PATIENCE_S):
                 await self.ownership.run_once()
@@ -279,6 +283,7 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for shard in self.shards:
             shard.close()
+        await self.keys.close()
         await self.spool.close()
 
     async def _finish(self) -> None:

@@ -175,6 +175,10 @@ class StandIn:
         return self
 
     @property
+    def keys(self) -> "StandIn":
+        return self
+
+    @property
     def insights(self) -> "StandIn":
         return self
 
