@@ -511,3 +511,12 @@ async def test_verbs_hold_after_the_broker_is_gone(database_url, desk):
     assert (found.ready, found.parked, found.settled) == (3, 1, 1)
     assert before == {"ready": 3, "parked": 1, "settled": 1}
     assert queue.paused
+
+
+async def test_old_pushes_are_not_judged_by_new_options(desk):
+    """An id may come again where the window of its time let it: the books balance all the same."""
+    await desk.queue(dedupe_window_ms=0)
+    assert await desk.push(1, transaction_id="a") != await desk.push(2, transaction_id="a")
+    patch = wire.QueuePatch(dedupe_window_ms=600_000)
+    await desk.operations.patch_queue("default", "orders", patch, "ann")
+    assert await desk.balanced()

@@ -211,7 +211,7 @@ RETURNING queue_id, org, name, options::text, paused, created_at
 
 -- name: queue_update
 -- New options for a queue.
-UPDATE spillway.queue SET options = %(options)s::jsonb
+UPDATE spillway.queue SET options = %(options)s::jsonb, options_at = now()
 WHERE queue_id = %(queue_id)s AND deleted_at IS NULL
 RETURNING queue_id, org, name, options::text, paused, created_at
 
@@ -538,7 +538,8 @@ ORDER BY b.lane_id, b.base_version, i
 
 -- name: audit_duplicates
 -- Transaction ids that came again though the dedupe window must have known them. The window drops
--- whole batches at its count, so only half of the count is certain.
+-- whole batches at its count, so only half of the count is certain. Both pushes must be younger than
+-- the options: others were judged by other ones.
 SELECT d.lane_id, count(*), min(d.version)
 FROM (
     SELECT
@@ -556,6 +557,8 @@ WHERE d.appended_at - d.appended_before < interval '1 ms'
         * (coalesce((q.options ->> 'dedupe_window_ms')::bigint, 600000) - %(slack_ms)s::bigint)
     AND d.version - d.version_before
         <= coalesce((q.options ->> 'dedupe_count')::bigint, 100000) / 2
+    AND (q.options_at IS NULL
+        OR d.appended_before > q.options_at + %(slack_ms)s::bigint * interval '1 ms')
 GROUP BY d.lane_id ORDER BY d.lane_id
 
 -- name: audit_dead_letters
