@@ -1,7 +1,7 @@
 """The rows of fact that the broker works with, and the cache of them."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ import psycopg
 
 from spillway.core.errors import (
     DatabaseUnavailableError,
+    GroupConflictError,
     GroupNotFoundError,
     InvalidNameError,
     NotOwnerError,
@@ -52,8 +53,23 @@ class QueueFacts:
     groups: dict[str, GroupFacts] = field(default_factory=dict)
     lanes: dict[str, "LaneFacts"] = field(default_factory=dict)
     lanes_known: bool = False
+    changing: set[str] = field(default_factory=set)
+    """Groups that are being made or deleted: their positions and their rows do not agree yet."""
     group_changes: int = 0
     """How often a group came, went or was paused here: what was read before that is old."""
+
+    @contextmanager
+    def group_change(self, name: str) -> Iterator[None]:
+        """Make or delete a group inside the block; meanwhile nobody leases from it."""
+        if name in self.changing:
+            raise GroupConflictError(
+                f"group {name!r} is being made or deleted right now", hint="try again"
+            )
+        self.changing.add(name)
+        try:
+            yield
+        finally:
+            self.changing.discard(name)
 
     @property
     def keep_ms(self) -> int:
@@ -104,11 +120,16 @@ class Facts:
     """
 
     def __init__(
-        self, database: Database, shards: Sequence[Owned], queues_per_org_max: int
+        self,
+        database: Database,
+        shards: Sequence[Owned],
+        queues_per_org_max: int,
+        groups_per_queue_max: int,
     ) -> None:
         self._database = database
         self._shards = shards
         self._queues_per_org_max = queues_per_org_max
+        self._groups_per_queue_max = groups_per_queue_max
         self._queues: dict[tuple[str, str], QueueFacts] = {}
         self._by_id: dict[int, QueueFacts] = {}
         self._lanes: dict[int, LaneFacts] = {}
@@ -277,6 +298,11 @@ class Facts:
         known = queue.groups.get(name)
         if known is not None:
             return False, known
+        if len(queue.groups) >= self._groups_per_queue_max:
+            raise QuotaExceededError(
+                f"queue {queue.name!r} has {len(queue.groups)} groups, which is the limit",
+                hint="delete groups that nobody uses or raise the setting groups_per_queue_max",
+            )
         row = await self._change(
             "group_insert", queue_id=queue.queue_id, group=name, kind="lease", start=start
         )

@@ -149,9 +149,11 @@ class Operations:
         start = normal_start(options.start)
         made = group not in queue.groups
         if made:
-            if start != "earliest":
-                await self._positions.begin(queue, group, start, actor)
-            made, _ = await self._facts.ensure_group(queue, group, start)
+            with queue.group_change(group):
+                if start != "earliest":
+                    await self._positions.begin(queue, group, start, actor)
+                made, _ = await self._facts.ensure_group(queue, group, start)
+            self._dispatch.forget_group(queue.queue_id, group)
         known = self._facts.group(queue, group)
         if known.start != start:
             raise GroupConflictError(f"group {group!r} began at {known.start}, not at {start}")
@@ -165,9 +167,10 @@ class Operations:
         queue = await self._queue(org, queue_name)
         self._facts.group(queue, group)
         async with self._actions.audited(queue, "delete_group", actor, None, group) as deed:
-            await self._positions.end(queue, group, actor, deed)
-            await self._facts.delete_group(queue, group)
-            self._dispatch.forget_group(queue.queue_id, group)
+            with queue.group_change(group):
+                await self._positions.end(queue, group, actor, deed)
+                await self._facts.delete_group(queue, group)
+                self._dispatch.forget_group(queue.queue_id, group)
         return DeletedReply(deleted=group)
 
     async def seek(self, org: str, queue_name: str, request: SeekRequest, actor: str) -> VerbReply:

@@ -10,6 +10,7 @@ from spillway.broker.duty import Duty
 from spillway.broker.facts import Facts
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
+from spillway.core import commands as cmd
 from spillway.log.database import Database
 
 log = structlog.get_logger(__name__)
@@ -44,10 +45,24 @@ class Pruner(Duty):
         before = self.pruned_messages
         for shard in self._shards:
             if shard.owned:
+                await self._end_strays(shard)
                 await self._prune_shard(shard)
                 await self._bury_deleted(shard)
         await self._database.rows("consumers_bury")
         return self.pruned_messages - before
+
+    async def _end_strays(self, shard: Shard) -> None:
+        """They would hold back for ever what is settled, and nobody could delete them."""
+        found = [(entry, entry.strays()) for entry in shard.entries.values()]
+        strays = [(entry, names) for entry, names in found if names]
+        if not strays:
+            return
+        queues = {entry.facts.queue.queue_id: entry.facts.queue for entry, _ in strays}
+        await self._facts.learn_groups(list(queues.values()))
+        for entry, _ in strays:
+            for name in [] if entry.dead else entry.strays():
+                shard.handle(entry, name, cmd.DeleteGroup("", "it has no row"))
+        await shard.ticket()
 
     async def _prune_shard(self, shard: Shard) -> None:
         entries = [e for e in shard.entries.values() if e.trim() > e.lane.pruned_to]

@@ -77,6 +77,7 @@ class BrokerConfig:
     items: ItemLimits = field(default_factory=ItemLimits)
     auto_create_queues: bool = True
     queues_per_org_max: int = 10_000
+    groups_per_queue_max: int = 1_000
     checkpoint_interval_s: float = 60.0
     checkpoint_events_min: int = 64
     prune_interval_s: float = 60.0
@@ -106,7 +107,9 @@ class Broker:
         self.budgets: dict[int, Budget] = {}
         self.shards: list[Shard] = []
         """None before PostgreSQL has been asked how many there are."""
-        self.facts = Facts(database, self.shards, config.queues_per_org_max)
+        self.facts = Facts(
+            database, self.shards, config.queues_per_org_max, config.groups_per_queue_max
+        )
         self.dispatch = Dispatch()
         self.breaker = Breaker()
         self.keys = Keys(database, self.breaker, config.spool.folder / KEYS)
