@@ -88,7 +88,15 @@ class Insights(Protocol):
         limit: int,
         after: int | None,
     ) -> wire.DeadReply: ...
-    async def blocked(self, org: str, queue: str, group: str | None) -> wire.BlockedReply: ...
+    async def blocked(
+        self,
+        org: str,
+        queue: str,
+        *,
+        group: str | None,
+        limit: int,
+        next: str | None,  # noqa: A002 (the name it has on the wire)
+    ) -> wire.BlockedReply: ...
     async def topology(self) -> wire.TopologyReply: ...
     async def audit(self) -> wire.AuditReply: ...
 

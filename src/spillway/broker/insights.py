@@ -9,11 +9,11 @@ from typing import Any
 from msgspec import convert
 
 from spillway import wire
+from spillway.broker import blockings
 from spillway.broker.browse import Browse, Cursor, body, decode, lanes_from
 from spillway.broker.census import Census, LaneCount, Tally, groups_of
 from spillway.broker.delivery import rfc3339
 from spillway.broker.facts import GROUP_DEFAULT, Facts, LaneFacts, QueueFacts
-from spillway.broker.places import state_on
 from spillway.broker.shard import Shard
 from spillway.core.errors import GroupNotFoundError, MessageNotFoundError
 from spillway.core.state import (
@@ -24,12 +24,10 @@ from spillway.core.state import (
     PARKED,
     READY,
     SETTLED,
-    GroupState,
 )
 from spillway.log.audit import run as run_audit
 from spillway.log.database import Database
 
-BLOCKED_SHOWN_MAX = 10_000
 DEAD_PAGE_BYTES = 8 * 1024 * 1024
 
 
@@ -106,7 +104,7 @@ class Insights:
         queue = await self._facts.queue(org, queue_name)
         _check_group(queue, group)
         lanes = list(lanes_from(await self._facts.lanes(queue), partition))
-        start = _start(lanes, from_version) if next is None else decode(next)
+        start = _start(lanes, from_version) if next is None else decode(next, Cursor)
         return await self._browse.page(lanes, group, state, start, limit)
 
     async def story(
@@ -157,22 +155,22 @@ class Insights:
             next=rows[-1][0] if more else None,
         )
 
-    async def blocked(self, org: str, queue_name: str, group: str | None) -> wire.BlockedReply:
-        """What is blocked, in the order of (partition, version)."""
+    async def blocked(
+        self,
+        org: str,
+        queue_name: str,
+        *,
+        group: str | None,
+        limit: int,
+        next: str | None,  # noqa: A002 (the name it has on the wire)
+    ) -> wire.BlockedReply:
+        """A page of what is blocked."""
         queue = await self._facts.queue(org, queue_name)
         groups = groups_of(queue) if group is None else [group]
         if group is not None:
             _check_group(queue, group)
-        found: list[wire.BlockedMessage] = []
         lanes = list(lanes_from(await self._facts.lanes(queue), None))
-        async for entries in self._census.glance.chunks(lanes):
-            for entry in entries:
-                for name in groups:
-                    found += _blocked(entry.facts, name, state_on(entry, name))
-            await self._census.glance.durable(entries)
-            if len(found) >= BLOCKED_SHOWN_MAX:
-                break
-        return wire.BlockedReply(blocked=found[:BLOCKED_SHOWN_MAX])
+        return await blockings.page(self._census.glance, lanes, groups, next, limit)
 
     # ------------------------------------------------------------ the broker
 
@@ -268,21 +266,6 @@ def _dead(row: tuple[Any, ...]) -> wire.DeadLetter:
         enqueued_at=rfc3339(enqueued_ms),
         dead_at=rfc3339(dead_ms),
     )
-
-
-def _blocked(lane: LaneFacts, group: str, state: GroupState) -> list[wire.BlockedMessage]:
-    return [
-        wire.BlockedMessage(
-            group=group,
-            partition=lane.partition,
-            version=version,
-            attempts=blocking.attempts,
-            error=blocking.error,
-            blocked_at=rfc3339(blocking.at_ms),
-        )
-        for start, end, blocking in state.blocked
-        for version in range(start, end + 1)
-    ]
 
 
 def _broker(

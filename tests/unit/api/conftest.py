@@ -283,8 +283,8 @@ class StandIn:
         self.asked("dead", org, queue, query)
         return wire.DeadReply(dead=[], total=0)
 
-    async def blocked(self, org, queue, group):
-        self.asked("blocked", org, queue, group)
+    async def blocked(self, org, queue, *, group, limit, next):  # noqa: A002
+        self.asked("blocked", org, queue, group, limit, next)
         return wire.BlockedReply(blocked=[])
 
     def health(self):
