@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spillway.broker import blockings
+from spillway.broker import blockings, insights
 from spillway.core.errors import (
     BadRequestError,
+    DatabaseUnavailableError,
     GroupNotFoundError,
     MessageNotFoundError,
+    OverloadedError,
     QueueNotFoundError,
 )
 
@@ -407,3 +409,34 @@ async def test_a_page_of_what_is_blocked_looks_at_so_many_lanes(desk, monkeypatc
     assert (page.blocked, page.next) == ([], None)
     with pytest.raises(BadRequestError):
         await blocked("default", "orders", group=None, limit=10, next="nonsense")
+
+
+# ---------------------------------------------------------------- the audit
+
+
+async def test_an_audit_is_of_all_orgs_or_of_one(desk):
+    """Whoever asks for its own org hears nothing of the others."""
+    await desk.push(1, 2)
+    await desk.broker.push("acme", desk.items("one"))
+    assert (await desk.insights.audit()).messages == 3
+    assert (await desk.insights.audit("acme")).messages == 1
+    assert (await desk.insights.audit("nobody")).messages == 0
+
+
+async def test_one_audit_at_a_time(desk, monkeypatch):
+    """It reads the whole log: a second one is told to come later, and a statement has an end."""
+    await desk.push(1)
+    first, second = await asyncio.gather(
+        desk.insights.audit(), desk.insights.audit(), return_exceptions=True
+    )
+    assert first.balanced
+    assert isinstance(second, OverloadedError)
+    held = await desk.broker.database.dedicated("a holder of the table")
+    async with held.transaction():
+        await held.execute("LOCK TABLE spillway.message_batch")
+        monkeypatch.setattr(insights, "AUDIT_STATEMENT_S", 0.05)
+        with pytest.raises(DatabaseUnavailableError, match="statement timeout"):
+            await desk.insights.audit()
+    await held.close()
+    monkeypatch.undo()
+    assert (await desk.insights.audit()).balanced

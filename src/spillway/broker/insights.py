@@ -15,7 +15,7 @@ from spillway.broker.census import Census, LaneCount, Tally, groups_of
 from spillway.broker.delivery import rfc3339
 from spillway.broker.facts import GROUP_DEFAULT, Facts, LaneFacts, QueueFacts
 from spillway.broker.shard import Shard
-from spillway.core.errors import GroupNotFoundError, MessageNotFoundError
+from spillway.core.errors import GroupNotFoundError, MessageNotFoundError, OverloadedError
 from spillway.core.state import (
     BLOCKED,
     DEFERRED,
@@ -28,6 +28,8 @@ from spillway.core.state import (
 from spillway.log.audit import run as run_audit
 from spillway.log.database import Database
 
+AUDIT_STATEMENT_S = 60.0
+"""What takes longer is work for `spillway audit --database-url`."""
 DEAD_PAGE_BYTES = 8 * 1024 * 1024
 
 
@@ -45,6 +47,7 @@ class Insights:
         self._shards = shards
         self._database = database
         self._census = census
+        self._is_auditing = False
         self._browse = Browse(census.glance, database)
 
     # ------------------------------------------------------------ queues and groups
@@ -196,9 +199,17 @@ class Insights:
             commit_seq=commit_seq,
         )
 
-    async def audit(self) -> wire.AuditReply:
-        """The conservation law, checked from the log itself."""
-        found = await run_audit(self._database.url)
+    async def audit(self, org: str | None = None) -> wire.AuditReply:
+        """The conservation law, checked from the log itself, for all orgs or for one."""
+        if self._is_auditing:
+            raise OverloadedError(
+                "an audit is under way", hint="one at a time: ask again when it is done"
+            )
+        self._is_auditing = True
+        try:
+            found = await run_audit(self._database.url, org, AUDIT_STATEMENT_S)
+        finally:
+            self._is_auditing = False
         reply: wire.AuditReply = convert(found, wire.AuditReply, from_attributes=True)
         return reply
 

@@ -495,12 +495,16 @@ DELETE FROM spillway.lane WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_
 DELETE FROM spillway.consumer USING spillway.queue AS q
 WHERE q.queue_id = consumer.queue_id AND q.deleted_at IS NOT NULL
 
+-- name: statement_limit
+-- How long a statement of this session may take, in ms; 0: as long as it likes.
+SELECT set_config('statement_timeout', %(ms)s::integer::text, false)
+
 -- name: audit_now
 -- The moment of the snapshot, in ms.
 SELECT (extract(epoch FROM now()) * 1000)::bigint
 
 -- name: audit_lanes
--- A page of the lanes of live queues, with the fence of their shard.
+-- A page of the lanes of live queues, of all orgs or of one, with the fence of their shard.
 SELECT
     l.lane_id, q.org, q.name AS queue, l.partition, l.pruned_to,
     (extract(epoch FROM l.pruned_at) * 1000)::bigint AS pruned_ms, s.epoch, s.commit_seq,
@@ -515,6 +519,7 @@ FROM spillway.lane AS l
 JOIN spillway.queue AS q USING (queue_id)
 LEFT JOIN spillway.shard AS s USING (shard_id)
 WHERE l.lane_id > %(after)s AND q.deleted_at IS NULL
+    AND (%(org)s::text IS NULL OR q.org = %(org)s)
 ORDER BY l.lane_id LIMIT %(limit)s
 
 -- name: audit_batches

@@ -308,8 +308,8 @@ class StandIn:
         self.asked("topology")
         return wire.TopologyReply(num_shards=4, shards=[], brokers=[])
 
-    async def audit(self):
-        self.asked("audit")
+    async def audit(self, org):
+        self.asked("audit", org)
         return wire.AuditReply(
             balanced=True, lanes=0, groups=0, messages=0, totals={}, differences=[]
         )
