@@ -582,3 +582,21 @@ async def test_a_queue_has_so_many_groups_and_no_more(open_desk):
             await desk.operations.put_group("default", "orders", "c", wire.GroupOptions(), "ann")
         await desk.operations.delete_group("default", "orders", "b", "ann")
         assert len(await desk.lease(group="c")) == 1
+
+
+async def test_a_change_of_options_that_breaks_off_is_audited(desk, monkeypatch):
+    """The row was changed: whatever fails behind it, somebody did it."""
+    await desk.push(1)
+    await desk.lease()
+
+    def fail(*_):
+        raise SpillwayError("broke off")
+
+    for shard in desk.broker.shards:
+        monkeypatch.setattr(shard, "handle", fail)
+    with pytest.raises(SpillwayError):
+        patch = wire.QueuePatch(max_attempts=9)
+        await desk.operations.patch_queue("default", "orders", patch, "ann")
+    monkeypatch.undo()
+    detail = {"affected": 1, "max_attempts": 9, "broke_off": "SpillwayError"}
+    assert await desk.rows(ACTIONS) == [("update_queue", "ann", None, None, detail)]

@@ -62,7 +62,6 @@ class Operations:
         self._facts = facts
         self._dispatch = dispatch
         self._insights = insights
-        self._now_ms = now_ms
         self._actions = Actions(database)
         self._handwork = Handwork(facts, shards, database)
         self._dead = DeadLetters(facts, shards, database, now_ms)
@@ -102,8 +101,7 @@ class Operations:
         if not changes:
             return
         async with self._actions.audited(queue, "update_queue", actor, None, **changes) as deed:
-            await self._lifecycle.change(queue, options, actor, self._now_ms())
-            deed.affected = 1
+            await self._lifecycle.change(queue, options, changes, actor, deed)
 
     async def delete_queue(
         self, org: str, name: str, actor: str, reason: str | None

@@ -61,7 +61,7 @@ class Pruner(Duty):
         await self._facts.learn_groups(list(queues.values()))
         for entry, _ in strays:
             for name in [] if entry.dead else entry.strays():
-                shard.handle(entry, name, cmd.DeleteGroup("", "it has no row"))
+                shard.handle(entry, name, cmd.DeleteGroup(reason="it has no row"))
         await shard.ticket()
 
     async def _prune_shard(self, shard: Shard) -> None:
