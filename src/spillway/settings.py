@@ -50,6 +50,9 @@ class Settings(BaseSettings):
     queues_per_org_max: int = Field(
         10_000, ge=1, description="How many queues an org may have (over the whole cluster)."
     )
+    groups_per_queue_max: int = Field(
+        1_000, ge=1, description="How many consumer groups a queue may have."
+    )
     require_api_key: bool = Field(default=False, description="Refuse requests without an API key.")
     message_bytes_max: int = Field(MIB, ge=1, le=64 * MIB, description="Largest payload.")
     request_bytes_max: int = Field(

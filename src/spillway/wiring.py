@@ -55,6 +55,7 @@ def broker_config(settings: Settings, broker_id: str, address: str) -> BrokerCon
         lease_bytes_max=settings.request_bytes_max,
         auto_create_queues=settings.auto_create_queues,
         queues_per_org_max=settings.queues_per_org_max,
+        groups_per_queue_max=settings.groups_per_queue_max,
         checkpoint_interval_s=settings.checkpoint_interval_s,
         checkpoint_events_min=settings.checkpoint_events_min,
         prune_interval_s=settings.prune_interval_s,

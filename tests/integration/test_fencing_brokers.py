@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 from spillway import wire
-from spillway.core.errors import NotOwnerError
+from spillway.core.errors import DatabaseUnavailableError, NotOwnerError
 from spillway.settings import Settings
 from spillway.wiring import make_broker, running_broker
 
@@ -289,3 +289,108 @@ async def test_a_push_that_meets_both_owners_is_stored_once(pair, eventually_asy
     pushes = [second.broker.push("default", [item(7, transaction_id="tx")]) for _ in range(5)]
     results = [result for results in await asyncio.gather(*pushes) for result in results]
     assert {(r.status, r.version) for r in results} == {("duplicate", version)}
+
+
+# ---------------------------------------------------------------- verbs
+
+VERBS = {
+    "put": lambda o: o.put_queue("default", "orders", wire.QueueOptions(max_attempts=9), "ann"),
+    "make": lambda o: o.put_queue("default", "fresh", wire.QueueOptions(), "ann"),
+    "patch": lambda o: o.patch_queue("default", "orders", wire.QueuePatch(max_attempts=9), "ann"),
+    "delete": lambda o: o.delete_queue("default", "orders", "ann", None),
+    "pause": lambda o: o.pause("default", "orders", wire.PauseRequest(), "ann"),
+    "pause group": lambda o: o.pause("default", "orders", wire.PauseRequest(group="late"), "ann"),
+    "resume": lambda o: o.resume("default", "orders", wire.PauseRequest(), "ann"),
+    "group": lambda o: o.put_group("default", "orders", "new", wire.GroupOptions(), "ann"),
+    "forget group": lambda o: o.delete_group("default", "orders", "late", "ann"),
+    "seek": lambda o: o.seek("default", "orders", wire.SeekRequest(to="latest"), "ann"),
+    "unblock": lambda o: o.unblock(
+        "default", "orders", wire.UnblockRequest(action="retry", all=True), "ann"
+    ),
+    "park": lambda o: o.park("default", "orders", wire.ParkRequest(all=True), "ann"),
+    "purge": lambda o: o.purge(
+        "default", "orders", wire.PurgeRequest(what="waiting", all=True), "ann"
+    ),
+    "purge dead": lambda o: o.purge(
+        "default", "orders", wire.PurgeRequest(what="dead", all=True), "ann"
+    ),
+    "redrive": lambda o: o.redrive("default", "orders", wire.RedriveRequest(all=True), "ann"),
+}
+FACTS = (
+    "SELECT q.name, q.options::text, q.paused, q.deleted_at,"
+    " array_agg(DISTINCT c.group || c.paused), count(DISTINCT a.action_id)"
+    " FROM spillway.queue AS q LEFT JOIN spillway.consumer AS c"
+    " USING (queue_id) LEFT JOIN spillway.operator_action AS a ON a.queue = q.name"
+    " GROUP BY q.queue_id ORDER BY q.queue_id"
+)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_the_waiting_broker_carries_no_verb_out(pair, verb):
+    """Its owner would go on as if nothing had been said: refused before the first row."""
+    first, second = pair
+    await first.push(1)
+    await first.lease(group="late")
+    await second.broker.facts.queue("default", "orders")
+    before = await first.rows(FACTS)
+    with pytest.raises(NotOwnerError):
+        await VERBS[verb](second.operations)
+    assert await first.rows(FACTS) == before
+
+
+async def test_a_push_at_the_waiting_broker_makes_no_queue(pair):
+    """The owner makes it, when it is pushed there."""
+    first, second = pair
+    (refused,) = await second.broker.push("default", [item()])
+    assert (refused.status, refused.error.code) == ("failed", "not_owner")
+    assert await first.rows("SELECT name FROM spillway.queue") == []
+    assert await first.push(1) == [1]
+
+
+@pytest.mark.parametrize("verb", ["patch", "delete", "pause", "group", "make"])
+async def test_a_deposed_broker_that_does_not_know_it_changes_no_facts(desk, verb):
+    """The new owner has read them already: whoever is late is stopped by the fence."""
+    await desk.push(0)
+    silence(desk.broker)
+    before = await desk.rows(FACTS)
+    await steal(desk)
+    with pytest.raises(NotOwnerError):
+        await VERBS[verb](desk.operations)
+    assert await desk.rows(FACTS) == before
+
+
+async def test_only_the_owner_buries_what_is_deleted(pair):
+    """Another broker may know of the deletion what the owner does not: it leaves the rows alone."""
+    first, second = pair
+    await first.push(1)
+    await first.rows("UPDATE spillway.queue SET deleted_at = now() RETURNING 1")
+    await second.broker.pruner.run_once()
+    assert await first.rows("SELECT base_version FROM spillway.message_batch") == [(1,)]
+    silence(first.broker)
+    first.forget()
+    await steal(first)
+    await first.broker.pruner.run_once()
+    assert await first.rows("SELECT base_version FROM spillway.message_batch") == [(1,)]
+
+
+async def test_a_deletion_that_breaks_off_is_audited_and_buried(desk, monkeypatch):
+    """The tombstone and its audit are one: whatever fails behind them, somebody deleted it."""
+    await desk.push(1, 2)
+    await desk.lease()
+    for shard in desk.broker.shards:
+        monkeypatch.setattr(shard, "lanes", fail)
+    with pytest.raises(DatabaseUnavailableError):
+        await desk.operations.delete_queue("default", "orders", "ann", "not needed")
+    monkeypatch.undo()
+    audit = "SELECT queue, verb, actor, reason, detail FROM spillway.operator_action"
+    assert await desk.rows(audit) == [
+        ("orders", "delete_queue", "ann", "not needed", {"affected": 1})
+    ]
+    await desk.broker.pruner.run_once()
+    for table in ("lane", "message_batch", "control_event"):
+        assert await desk.rows(f"SELECT lane_id FROM spillway.{table}") == []
+    assert not any(shard.entries for shard in desk.broker.shards)
+
+
+async def fail(*_):
+    raise DatabaseUnavailableError

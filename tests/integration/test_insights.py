@@ -1,19 +1,19 @@
 """Questions to a broker on PostgreSQL: right answers, from memory or from the log."""
 
 import asyncio
-import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spillway.broker.insights import KEY_REMEMBERED_S
+from spillway.broker import blockings, insights
 from spillway.core.errors import (
     BadRequestError,
+    DatabaseUnavailableError,
     GroupNotFoundError,
     MessageNotFoundError,
+    OverloadedError,
     QueueNotFoundError,
-    UnauthorizedError,
 )
 
 
@@ -341,7 +341,7 @@ async def test_blocked_messages_are_listed_for_every_group(desk):
     await desk.nack(*await desk.lease(1, "g", partitions=["a"]), error="never")
 
     async def blocked(group=None):
-        reply = await desk.insights.blocked("default", "orders", group)
+        reply = await desk.insights.blocked("default", "orders", group=group, limit=100, next=None)
         return [(m.partition, m.group, m.version, m.error, m.attempts) for m in reply.blocked]
 
     everything = [
@@ -375,27 +375,6 @@ async def test_topology_of_a_shard_that_nobody_holds(desk):
     assert (free.owner, free.lease_until, free.owned_here) == (None, None, False)
 
 
-async def test_an_api_key_opens_its_org_until_it_is_revoked(desk, monkeypatch):
-    """The digest is looked up; a revoked key is remembered for seconds, not for good."""
-    digest = hashlib.sha256(b"secret").hexdigest()
-    async with desk.broker.database.connection() as conn:
-        await conn.execute("INSERT INTO spillway.org (name) VALUES ('acme')")
-        await conn.execute(
-            "INSERT INTO spillway.api_key (digest, org, name) VALUES (%s, 'acme', 'ci')",
-            (bytes.fromhex(digest),),
-        )
-    assert await desk.insights.authenticate("secret") == ("acme", "ci")
-    with pytest.raises(UnauthorizedError):
-        await desk.insights.authenticate("guess")
-    async with desk.broker.database.connection() as conn:
-        await conn.execute("UPDATE spillway.api_key SET revoked_at = now()")
-    assert await desk.insights.authenticate("secret") == ("acme", "ci")
-    monkeypatch.setattr("spillway.broker.insights.KEY_REMEMBERED_S", 0.0)
-    assert KEY_REMEMBERED_S <= 10
-    with pytest.raises(UnauthorizedError):
-        await desk.insights.authenticate("secret")
-
-
 async def test_answers_are_never_ahead_of_the_log(desk):
     """Counts given while a commit is under way are those that a crash would leave behind."""
     await desk.queue()
@@ -406,3 +385,78 @@ async def test_answers_are_never_ahead_of_the_log(desk):
         (row,) = await desk.rows("SELECT coalesce(sum(count), 0) FROM spillway.message_batch")
         assert row[0] >= told
     await asyncio.gather(*pushing)
+
+
+# ---------------------------------------------------------------- blocked
+
+
+async def test_what_is_blocked_comes_in_pages(desk):
+    """All of it, each message once, in the order of (partition, group, version)."""
+    await desk.queue(on_exhausted="block", max_attempts=1, order="none")
+    for partition in ("a", "b"):
+        await desk.push(*range(5), partition=partition)
+    for group in ("one", "two"):
+        for message in await desk.lease(10, group=group):
+            await desk.nack(message, error="hard")
+
+    async def read(group, limit):
+        found, following, pages = [], None, 0
+        while following is not None or not pages:
+            page = await desk.insights.blocked(
+                "default", "orders", group=group, limit=limit, next=following
+            )
+            assert len(page.blocked) <= limit
+            found += [(one.partition, one.group, one.version) for one in page.blocked]
+            following, pages = page.next, pages + 1
+        return found, pages
+
+    groups = ("one", "two")
+    everything = [(p, g, v) for p in ("a", "b") for g in groups for v in range(1, 6)]
+    assert await read(None, 100) == (everything, 1)
+    assert await read(None, 3) == (everything, 7)
+    assert await read("two", 5) == ([one for one in everything if one[1] == "two"], 2)
+
+
+async def test_a_page_of_what_is_blocked_looks_at_so_many_lanes(desk, monkeypatch):
+    """A short page says where to go on."""
+    monkeypatch.setattr(blockings, "LANES_A_PAGE", 2)
+    for partition in ("a", "b", "c"):
+        await desk.push(1, partition=partition)
+    blocked = desk.insights.blocked
+    page = await blocked("default", "orders", group=None, limit=10, next=None)
+    assert (page.blocked, page.next is None) == ([], False)
+    page = await blocked("default", "orders", group=None, limit=10, next=page.next)
+    assert (page.blocked, page.next) == ([], None)
+    with pytest.raises(BadRequestError):
+        await blocked("default", "orders", group=None, limit=10, next="nonsense")
+
+
+# ---------------------------------------------------------------- the audit
+
+
+async def test_an_audit_is_of_all_orgs_or_of_one(desk):
+    """Whoever asks for its own org hears nothing of the others."""
+    await desk.push(1, 2)
+    await desk.broker.push("acme", desk.items("one"))
+    assert (await desk.insights.audit()).messages == 3
+    assert (await desk.insights.audit("acme")).messages == 1
+    assert (await desk.insights.audit("nobody")).messages == 0
+
+
+async def test_one_audit_at_a_time(desk, monkeypatch):
+    """It reads the whole log: a second one is told to come later, and a statement has an end."""
+    await desk.push(1)
+    first, second = await asyncio.gather(
+        desk.insights.audit(), desk.insights.audit(), return_exceptions=True
+    )
+    assert first.balanced
+    assert isinstance(second, OverloadedError)
+    held = await desk.broker.database.dedicated("a holder of the table")
+    async with held.transaction():
+        await held.execute("LOCK TABLE spillway.message_batch")
+        monkeypatch.setattr(insights, "AUDIT_STATEMENT_S", 0.05)
+        with pytest.raises(DatabaseUnavailableError, match="statement timeout"):
+            await desk.insights.audit()
+    await held.close()
+    monkeypatch.undo()
+    assert (await desk.insights.audit()).balanced

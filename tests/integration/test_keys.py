@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from spillway.broker import insights
+from spillway.broker import keys as known
 from spillway.core.errors import UnauthorizedError
 from spillway.log import keys
 
@@ -14,15 +14,15 @@ async def test_a_revoked_key_is_refused_when_the_broker_has_forgotten_it(desk, m
     """A key is remembered for a while and no longer; one that nobody asked for, not at all."""
     busy = await keys.create(desk.url, "acme", "busy")
     idle = await keys.create(desk.url, "acme", "idle")
-    assert await desk.insights.authenticate(busy) == ("acme", "busy")
+    assert await desk.broker.keys.authenticate(busy) == ("acme", "busy")
     await keys.revoke(desk.url, "acme", "busy")
     await keys.revoke(desk.url, "acme", "idle")
     with pytest.raises(UnauthorizedError):
-        await desk.insights.authenticate(idle)
-    assert await desk.insights.authenticate(busy) == ("acme", "busy")
-    monkeypatch.setattr(insights, "KEY_REMEMBERED_S", 0.0)
+        await desk.broker.keys.authenticate(idle)
+    assert await desk.broker.keys.authenticate(busy) == ("acme", "busy")
+    monkeypatch.setattr(known, "REMEMBERED_S", 0.0)
     with pytest.raises(UnauthorizedError):
-        await desk.insights.authenticate(busy)
+        await desk.broker.keys.authenticate(busy)
 
 
 async def test_of_two_creators_of_one_name_one_wins(database_url):

@@ -245,6 +245,18 @@ async def test_transaction_ids_may_return_after_the_window(written_log):
     assert await whats(written_log) == ["duplicate transaction id, first at version 42"]
 
 
+async def test_pushes_are_judged_by_options_that_both_of_them_met(written_log):
+    """Whatever the window was before: only what came since its last change is judged by it."""
+    written_log.push(1, ["tx-7"])
+    changed = "UPDATE spillway.queue SET options_at = to_timestamp(%s / 1000.0)"
+    written_log.conn.execute(changed, (written_log.now_ms,))
+    assert await whats(written_log) == []
+    written_log.now_ms += 2_000
+    written_log.push(1, ["tx-new"])
+    written_log.push(1, ["tx-new"])
+    assert await whats(written_log) == ["duplicate transaction id, first at version 43"]
+
+
 async def test_damaged_checkpoint_is_named_and_stepped_over(parked_log):
     """A checkpoint with a flipped bit is a difference, though the state can still be derived."""
     await checkpoint(parked_log)

@@ -13,6 +13,7 @@ from spillway.core.errors import (
     GroupNotFoundError,
     InvalidNameError,
     QueueNotFoundError,
+    QuotaExceededError,
     SelectionRequiredError,
     SpillwayError,
     UnknownOptionError,
@@ -511,3 +512,91 @@ async def test_verbs_hold_after_the_broker_is_gone(database_url, desk):
     assert (found.ready, found.parked, found.settled) == (3, 1, 1)
     assert before == {"ready": 3, "parked": 1, "settled": 1}
     assert queue.paused
+
+
+async def test_old_pushes_are_not_judged_by_new_options(desk):
+    """An id may come again where the window of its time let it: the books balance all the same."""
+    await desk.queue(dedupe_window_ms=0)
+    assert await desk.push(1, transaction_id="a") != await desk.push(2, transaction_id="a")
+    patch = wire.QueuePatch(dedupe_window_ms=600_000)
+    await desk.operations.patch_queue("default", "orders", patch, "ann")
+    assert await desk.balanced()
+
+
+# ---------------------------------------------------------------- groups that come and go
+
+
+def entry_of(desk):
+    (entry,) = [entry for shard in desk.broker.shards for entry in shard.entries.values()]
+    return entry
+
+
+async def test_nobody_leases_from_a_group_that_is_being_deleted(desk, monkeypatch):
+    """Its positions would come back without a row, and hold back what is settled for ever."""
+    await desk.push(1, 2)
+    await desk.lease(group="late")
+    delete = desk.operations._facts.delete_group
+
+    async def meanwhile(queue, group):
+        assert await desk.lease(group="late") == []
+        with pytest.raises(GroupConflictError):
+            await desk.operations.delete_group("default", "orders", "late", "bob")
+        await delete(queue, group)
+
+    monkeypatch.setattr(desk.operations._facts, "delete_group", meanwhile)
+    await desk.operations.delete_group("default", "orders", "late", "ann")
+    assert not entry_of(desk).groups["late"].state.exists
+    assert [m.version for m in await desk.lease(5, group="late")] == [1, 2]
+
+
+async def test_positions_without_a_row_are_ended(desk, monkeypatch):
+    """The making of a group broke off before its row: it holds nothing back, and begins anew."""
+    await desk.queue(retention_ms=0, dedupe_window_ms=0)
+    await desk.push(*range(3))
+
+    async def fail(*_):
+        raise SpillwayError("broke off")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(desk.operations._facts, "ensure_group", fail)
+        options = wire.GroupOptions(start="latest")
+        with pytest.raises(SpillwayError):
+            await desk.operations.put_group("default", "orders", "late", options, "ann")
+    await desk.push(3)
+    await desk.ack(*await desk.lease(4))
+    assert await desk.broker.pruner.run_once() == 4
+    assert not entry_of(desk).groups["late"].state.exists
+    await desk.push(4)
+    assert [m.version for m in await desk.lease(5, group="late")] == [5]
+
+
+async def test_a_queue_has_so_many_groups_and_no_more(open_desk):
+    """Each costs rows on every lane; one that is there goes on."""
+    async with open_desk(groups_per_queue_max=2) as desk:
+        await desk.push(1)
+        for group in ("a", "b", "a"):
+            await desk.lease(group=group)
+        with pytest.raises(QuotaExceededError):
+            await desk.lease(group="c")
+        with pytest.raises(QuotaExceededError):
+            await desk.operations.put_group("default", "orders", "c", wire.GroupOptions(), "ann")
+        await desk.operations.delete_group("default", "orders", "b", "ann")
+        assert len(await desk.lease(group="c")) == 1
+
+
+async def test_a_change_of_options_that_breaks_off_is_audited(desk, monkeypatch):
+    """The row was changed: whatever fails behind it, somebody did it."""
+    await desk.push(1)
+    await desk.lease()
+
+    def fail(*_):
+        raise SpillwayError("broke off")
+
+    for shard in desk.broker.shards:
+        monkeypatch.setattr(shard, "handle", fail)
+    patch = wire.QueuePatch(max_attempts=9)
+    with pytest.raises(SpillwayError):
+        await desk.operations.patch_queue("default", "orders", patch, "ann")
+    monkeypatch.undo()
+    detail = {"affected": 1, "max_attempts": 9, "broke_off": "SpillwayError"}
+    assert await desk.rows(ACTIONS) == [("update_queue", "ann", None, None, detail)]

@@ -87,7 +87,10 @@ GUARDED = {
     ),
     "dead_page": ({"ids": DEAD_ID, "bytes": "4000000"}, {"dead_letter_pkey"}),
     "dead_bodies": ({"ids": DEAD_ID}, {"dead_letter_pkey"}),
-    "lane_empty": ({"lane_id": "7", "batches": "500"}, {"message_batch_pkey"}),
+    "lane_empty": (
+        {"shard_id": "0", "epoch": "1", "lane_id": "7", "batches": "500"},
+        {"message_batch_pkey"},
+    ),
     "versions_at": ({"at": "now()", "lane_ids": LANES}, {"message_batch_pkey"}),
     "appended_at": ({"lane_ids": LANES, "versions": "ARRAY[9, 9]"}, {"message_batch_pkey"}),
 }

@@ -54,7 +54,7 @@ class Scene:
         return self.queue
 
     async def _group(self, queue, name):
-        return False, None
+        return False, queue.groups.setdefault(name, SimpleNamespace(paused=False))
 
     async def _lanes(self, queue):
         return list(queue.lanes.values())

@@ -338,8 +338,13 @@ def test_blocked_list(run):
         "group": "default", "partition": "p1", "version": 3, "attempts": 5, "error": "boom",
         "blocked_at": "2026-01-01T00:00:00Z",
     }  # fmt: skip
-    result = run("blocked list orders", reply({"blocked": [blocked]}))
-    assert "p1/3" in result.stdout
+    pages = [
+        reply({"blocked": [blocked], "next": "c"}),
+        reply({"blocked": [{**blocked, "version": 4}]}),
+    ]
+    result = run("blocked list orders", *pages)
+    assert ("p1/3" in result.stdout, "p1/4" in result.stdout) == (True, True)
+    assert "next=c" in result.sent[1].path
     assert "spillway blocked unblock orders" in result.stderr
 
 

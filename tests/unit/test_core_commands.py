@@ -13,6 +13,7 @@ ON_NOTHING = [
     (cmd.Return(1), cmd.Verdict()),
     (cmd.Extend(1, 1_000), None),
     (cmd.Sweep(), None),
+    (cmd.ChangeConfig((("max_attempts", 3),)), cmd.Verdict()),
     (cmd.DeleteGroup(), cmd.Verdict()),
 ]
 

@@ -11,7 +11,7 @@ async def identify(call: Call) -> None:
     claimed = _claimed_org(headers.get(b"x-spillway-org"))
     key = _key(headers.get(b"authorization"))
     if key is not None:
-        org, name = await call.broker.insights.authenticate(key)
+        org, name = await call.broker.keys.authenticate(key)
         if claimed not in (None, org):
             raise ForbiddenError(f"the API key does not belong to org {claimed!r}")
         call.authenticated(org, name)

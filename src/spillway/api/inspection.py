@@ -49,6 +49,8 @@ class BlockedQuery(Request):
     """Of which group; of all where none is named."""
 
     group: Name | None = None
+    limit: PageSize = 100
+    next: Text | None = None
 
 
 async def browse(call: Call) -> Response:
@@ -104,5 +106,13 @@ async def dead(call: Call) -> Response:
 
 
 async def blocked(call: Call) -> Response:
-    group = call.query(BlockedQuery).group
-    return call.reply(await call.broker.insights.blocked(call.org, call.params["queue"], group))
+    query = call.query(BlockedQuery)
+    return call.reply(
+        await call.broker.insights.blocked(
+            call.org,
+            call.params["queue"],
+            group=query.group,
+            limit=query.limit,
+            next=query.next,
+        )
+    )

@@ -56,9 +56,6 @@ class Operations(Protocol):
 class Insights(Protocol):
     """Questions, which change nothing. `None` for a filter means: do not filter."""
 
-    async def authenticate(self, key: str) -> tuple[str, str]:
-        """The (org, key name) of an API key; raises UnauthorizedError."""
-
     async def get_queue(self, org: str, name: str) -> wire.QueueReply: ...
     async def list_queues(self, org: str, after: str | None, limit: int) -> wire.QueueListReply: ...
     async def get_group(self, org: str, queue: str, group: str) -> wire.GroupCounts: ...
@@ -91,9 +88,24 @@ class Insights(Protocol):
         limit: int,
         after: int | None,
     ) -> wire.DeadReply: ...
-    async def blocked(self, org: str, queue: str, group: str | None) -> wire.BlockedReply: ...
+    async def blocked(
+        self,
+        org: str,
+        queue: str,
+        *,
+        group: str | None,
+        limit: int,
+        next: str | None,  # noqa: A002 (the name it has on the wire)
+    ) -> wire.BlockedReply: ...
     async def topology(self) -> wire.TopologyReply: ...
-    async def audit(self) -> wire.AuditReply: ...
+    async def audit(self, org: str | None) -> wire.AuditReply: ...
+
+
+class Keys(Protocol):
+    """Whose request it is."""
+
+    async def authenticate(self, key: str) -> tuple[str, str]:
+        """The (org, key name) of an API key; raises UnauthorizedError."""
 
 
 class Spoolkeeping(Protocol):
@@ -123,6 +135,8 @@ class Broker(Protocol):
     def operations(self) -> Operations: ...
     @property
     def insights(self) -> Insights: ...
+    @property
+    def keys(self) -> Keys: ...
     @property
     def spoolkeeping(self) -> Spoolkeeping: ...
 

@@ -25,7 +25,8 @@ class Actions:
 
     The row follows the commits of the verb and comes before its answer. It cannot share their
     transaction: a bulk verb has many, and each belongs to the shard's writer. The events of those
-    commits carry actor and reason too, so a crash in between loses the summary, not the fact.
+    commits carry actor and reason too, so a crash in between loses the summary, not the fact. Only
+    what deletes a queue is written with the deed: its events go with it.
     """
 
     database: Database
@@ -43,22 +44,37 @@ class Actions:
     ) -> AsyncIterator[Deed]:
         """Record what was done inside the block, all the more so if it broke off half-way."""
         deed = Deed()
-        row = {
-            "org": queue.org,
-            "queue": queue.name,
-            "group": group,
-            "verb": verb,
-            "actor": actor,
-            "reason": reason,
-        }
+
+        async def record(**more: Any) -> None:
+            said = {"affected": deed.affected, **detail, **more}
+            row = action_row(queue, verb, actor, reason, group, **said)
+            await self.database.rows("operator_action_insert", **row)
+
         try:
             yield deed
         except BaseException as error:
             if deed.affected:
-                await self._record(row, deed, detail | {"broke_off": type(error).__name__})
+                await record(broke_off=type(error).__name__)
             raise
-        await self._record(row, deed, detail)
+        await record()
 
-    async def _record(self, row: dict[str, Any], deed: Deed, detail: dict[str, Any]) -> None:
-        said = msgspec.json.encode({"affected": deed.affected, **detail}).decode()
-        await self.database.rows("operator_action_insert", **row, detail=said)
+
+def action_row(
+    queue: QueueFacts,
+    verb: str,
+    actor: str,
+    reason: str | None,
+    group: str | None = None,
+    /,
+    **detail: Any,
+) -> dict[str, Any]:
+    """A row of the audit."""
+    return {
+        "org": queue.org,
+        "queue": queue.name,
+        "group": group,
+        "verb": verb,
+        "actor": actor,
+        "reason": reason,
+        "detail": msgspec.json.encode(detail).decode(),
+    }

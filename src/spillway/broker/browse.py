@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -30,6 +30,9 @@ STORY_EVENTS_MAX = 1_000
 ROWS_A_READ = 1_000
 
 
+Place = TypeVar("Place", bound=Struct)
+
+
 class Cursor(Struct, array_like=True):
     """Where the next page begins; opaque to those who carry it."""
 
@@ -41,16 +44,16 @@ class Cursor(Struct, array_like=True):
     """Lower versions are left out on every lane."""
 
 
-def encode(cursor: Cursor) -> str:
+def encode(cursor: Struct) -> str:
     """A cursor as it travels."""
     return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
 
 
-def decode(text: str) -> Cursor:
+def decode(text: str, kind: type[Place]) -> Place:
     """A cursor that came back."""
     try:
         padded = text.encode() + b"=" * (-len(text) % 4)
-        return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=Cursor)
+        return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=kind)
     except (ValueError, msgspec.MsgspecError) as error:
         raise BadRequestError(f"next={text[:60]!r} is no cursor of ours") from error
 
@@ -70,9 +73,9 @@ class Browse:
         """Messages in the order of (partition, version), from a cursor on."""
         found: list[BrowsedMessage] = []
         room = PAGE_BYTES
-        ahead = [lane for lane in lanes if _address(lane) >= _place(start)]
+        ahead = [lane for lane in lanes if address(lane) >= _place(start)]
         for lane in ahead[:LANES_A_PAGE]:
-            low = start.version if _address(lane) == _place(start) else start.floor
+            low = start.version if address(lane) == _place(start) else start.floor
             async for message, size in self._of_lane(lane, group, state, low):
                 if len(found) == limit or (found and room < size):
                     return BrowseReply(
@@ -165,7 +168,8 @@ class Browse:
             after, seen = (rows[-1][0], rows[-1][1]), seen + len(rows)
 
 
-def _address(lane: LaneFacts) -> tuple[str, int, int]:
+def address(lane: LaneFacts) -> tuple[str, int, int]:
+    """What the lanes of a queue are sorted by."""
     return lane.partition, lane.priority, lane.enqueue_shard
 
 
@@ -255,5 +259,5 @@ def told_event(seq: int, at_ms: int, group: str, event: ev.Event, version: int) 
 def lanes_from(lanes: list[LaneFacts], partition: str | None) -> Iterator[LaneFacts]:
     """The lanes of a partition, or all, in the order of browsing."""
     wanted = (lane for lane in lanes if partition in (None, lane.partition))
-    key: Callable[[LaneFacts], tuple[str, int, int]] = _address
+    key: Callable[[LaneFacts], tuple[str, int, int]] = address
     return iter(sorted(wanted, key=key))

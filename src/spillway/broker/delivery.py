@@ -178,6 +178,8 @@ class Delivery:
             if entry is None:
                 line.drop(lane)
                 continue
+            if (paused := _paused(lane.queue, request.group)) is not None:
+                return paused  # since this poll began
             found = self._ask(shard, entry, line, request, left)
             if found.grant.runs:
                 granted.append(found)
@@ -283,7 +285,8 @@ class Delivery:
 
 def _paused(queue: QueueFacts, group: str) -> str | None:
     facts = queue.groups.get(group)
-    return "paused" if queue.paused or (facts is not None and facts.paused) else None
+    halted = queue.paused or facts is None or facts.paused or group in queue.changing
+    return "paused" if halted else None
 
 
 def _consumer_text(consumer: Consumer | None) -> str | None:

@@ -141,7 +141,7 @@ class Dispatch:
             line.wake_all()
 
     def forget_group(self, queue_id: int, group: str) -> None:
-        """The group is gone: let its waiters find out."""
+        """The group came or went: let its waiters find out."""
         line = self._lines.get(queue_id, {}).pop(group, None)
         if line is not None:
             line.wake_all()

@@ -1,15 +1,20 @@
 """The rows of fact that the broker works with, and the cache of them."""
 
-from collections.abc import Iterable, Sized
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
+import psycopg
 
 from spillway.core.errors import (
+    DatabaseUnavailableError,
+    GroupConflictError,
     GroupNotFoundError,
     InvalidNameError,
+    NotOwnerError,
     QueueNotFoundError,
     QuotaExceededError,
 )
@@ -48,8 +53,23 @@ class QueueFacts:
     groups: dict[str, GroupFacts] = field(default_factory=dict)
     lanes: dict[str, "LaneFacts"] = field(default_factory=dict)
     lanes_known: bool = False
+    changing: set[str] = field(default_factory=set)
+    """Groups that are being made or deleted: their positions and their rows do not agree yet."""
     group_changes: int = 0
     """How often a group came, went or was paused here: what was read before that is old."""
+
+    @contextmanager
+    def group_change(self, name: str) -> Iterator[None]:
+        """Make or delete a group inside the block; meanwhile nobody leases from it."""
+        if name in self.changing:
+            raise GroupConflictError(
+                f"group {name!r} is being made or deleted right now", hint="try again"
+            )
+        self.changing.add(name)
+        try:
+            yield
+        finally:
+            self.changing.discard(name)
 
     def set_options(self, options: QueueOptions) -> None:
         """Take new options, and the policy that follows from them."""
@@ -77,16 +97,67 @@ class LaneFacts:
     shard_id: int
 
 
-class Facts:
-    """Queues, lanes and groups by name and number. The rows are the truth, this is a cache."""
+class Owned(Protocol):
+    """What facts ask of a shard."""
 
-    def __init__(self, database: Database, shards: Sized, queues_per_org_max: int) -> None:
+    shard_id: int
+    epoch: int
+
+    def check_owned(self) -> None:
+        """Raise unless this broker owns it."""
+
+
+class Facts:
+    """Queues, lanes and groups by name and number. The rows are the truth, this is a cache.
+
+    The owner of the shards reads the rows when it takes a shard, and believes its cache from then
+    on. So nobody else may change them.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        shards: Sequence[Owned],
+        queues_per_org_max: int,
+        groups_per_queue_max: int,
+    ) -> None:
         self._database = database
         self._shards = shards
         self._queues_per_org_max = queues_per_org_max
+        self._groups_per_queue_max = groups_per_queue_max
         self._queues: dict[tuple[str, str], QueueFacts] = {}
         self._by_id: dict[int, QueueFacts] = {}
         self._lanes: dict[int, LaneFacts] = {}
+
+    def check_owned(self) -> None:
+        """Queues and groups concern every shard: only who owns them all may change them."""
+        if not self._shards:
+            raise DatabaseUnavailableError
+        for shard in self._shards:
+            shard.check_owned()
+
+    @asynccontextmanager
+    async def _owning(self) -> AsyncIterator[psycopg.AsyncConnection]:
+        """A transaction that fails unless this broker owns every shard at its end.
+
+        Only then is the fence asked: commits of the shards wait while it is held.
+        """
+        self.check_owned()
+        async with self._database.connection() as conn, conn.transaction():
+            yield conn
+            ids, epochs = zip(*[(s.shard_id, s.epoch) for s in self._shards], strict=True)
+            fence = {"shard_ids": list(ids), "epochs": list(epochs)}
+            held = await conn.execute(QUERIES["facts_fence"].sql, fence)
+            if held.rowcount < len(ids):
+                raise NotOwnerError("another broker took a shard meanwhile")
+
+    async def _change(self, query: str, **params: Any) -> tuple[Any, ...] | None:
+        """One statement that changes facts."""
+        async with self._owning() as conn:
+            row: tuple[Any, ...] | None = await (
+                await conn.execute(QUERIES[query].sql, params)
+            ).fetchone()
+        return row
 
     # ------------------------------------------------------------ queues
 
@@ -165,7 +236,7 @@ class Facts:
     ) -> tuple[bool, QueueFacts]:
         """Make a queue within the org's cap, or find it. True: it was made."""
         encoded = msgspec.json.encode(options, order="deterministic").decode()
-        async with self._database.connection() as conn, conn.transaction():
+        async with self._owning() as conn:
             await conn.execute(QUERIES["org_ensure"].sql, {"org": org})
             await conn.execute(QUERIES["org_lock"].sql, {"org": org})
             names = {"org": org, "name": name}
@@ -188,15 +259,22 @@ class Facts:
     async def update_queue(self, queue: QueueFacts, options: QueueOptions) -> None:
         """Store new options."""
         encoded = msgspec.json.encode(options, order="deterministic").decode()
-        row = await self._database.row("queue_update", queue_id=queue.queue_id, options=encoded)
+        row = await self._change("queue_update", queue_id=queue.queue_id, options=encoded)
         if row is None:
             self.forget(queue)
             raise QueueNotFoundError(f"queue {queue.name!r} was deleted")
         queue.set_options(options)
 
-    async def delete_queue(self, queue: QueueFacts) -> None:
-        """Free the name for good; the pruner removes the rest."""
-        row = await self._database.row("queue_delete", queue_id=queue.queue_id)
+    async def delete_queue(self, queue: QueueFacts, action: dict[str, Any]) -> None:
+        """Free the name for good; the pruner removes the rest.
+
+        The audit's row is in the same transaction: soon nothing else will tell of the queue.
+        """
+        deletion = {"queue_id": queue.queue_id}
+        async with self._owning() as conn:
+            row = await (await conn.execute(QUERIES["queue_delete"].sql, deletion)).fetchone()
+            if row is not None:
+                await conn.execute(QUERIES["operator_action_insert"].sql, action)
         self.forget(queue)
         if row is None:
             raise QueueNotFoundError(f"queue {queue.name!r} was deleted already")
@@ -211,7 +289,7 @@ class Facts:
 
     async def pause_queue(self, queue: QueueFacts, *, paused: bool) -> None:
         """Stop or start leasing from a queue."""
-        await self._database.rows("queue_pause", queue_id=queue.queue_id, paused=paused)
+        await self._change("queue_pause", queue_id=queue.queue_id, paused=paused)
         queue.paused = paused
 
     # ------------------------------------------------------------ groups
@@ -223,7 +301,12 @@ class Facts:
         known = queue.groups.get(name)
         if known is not None:
             return False, known
-        row = await self._database.row(
+        if len(queue.groups) >= self._groups_per_queue_max:
+            raise QuotaExceededError(
+                f"queue {queue.name!r} has {len(queue.groups)} groups, which is the limit",
+                hint="delete groups that nobody uses or raise the setting groups_per_queue_max",
+            )
+        row = await self._change(
             "group_insert", queue_id=queue.queue_id, group=name, kind="lease", start=start
         )
         if row is None:
@@ -242,14 +325,14 @@ class Facts:
     async def pause_group(self, queue: QueueFacts, name: str, *, paused: bool) -> None:
         """Stop or start leasing for a group."""
         group = self.group(queue, name)
-        await self._database.rows("group_pause", queue_id=queue.queue_id, group=name, paused=paused)
+        await self._change("group_pause", queue_id=queue.queue_id, group=name, paused=paused)
         group.paused = paused
         queue.group_changes += 1
 
     async def delete_group(self, queue: QueueFacts, name: str) -> None:
         """Forget a group."""
         self.group(queue, name)
-        await self._database.rows("group_delete", queue_id=queue.queue_id, group=name)
+        await self._change("group_delete", queue_id=queue.queue_id, group=name)
         queue.groups.pop(name, None)
         queue.group_changes += 1
 

@@ -3,25 +3,19 @@
 The skins (HTTP, command line, web) ask here, so they all tell the same.
 """
 
-import hashlib
-import time
 from datetime import datetime
 from typing import Any
 
 from msgspec import convert
 
 from spillway import wire
+from spillway.broker import blockings
 from spillway.broker.browse import Browse, Cursor, body, decode, lanes_from
 from spillway.broker.census import Census, LaneCount, Tally, groups_of
 from spillway.broker.delivery import rfc3339
 from spillway.broker.facts import GROUP_DEFAULT, Facts, LaneFacts, QueueFacts
-from spillway.broker.places import state_on
 from spillway.broker.shard import Shard
-from spillway.core.errors import (
-    GroupNotFoundError,
-    MessageNotFoundError,
-    UnauthorizedError,
-)
+from spillway.core.errors import GroupNotFoundError, MessageNotFoundError, OverloadedError
 from spillway.core.state import (
     BLOCKED,
     DEFERRED,
@@ -30,16 +24,13 @@ from spillway.core.state import (
     PARKED,
     READY,
     SETTLED,
-    GroupState,
 )
 from spillway.log.audit import run as run_audit
 from spillway.log.database import Database
 
-BLOCKED_SHOWN_MAX = 10_000
+AUDIT_STATEMENT_S = 60.0
+"""What takes longer is work for `spillway audit --database-url`."""
 DEAD_PAGE_BYTES = 8 * 1024 * 1024
-KEY_REMEMBERED_S = 10.0
-"""How long a revoked API key may still be taken, and how often a busy one is looked up."""
-KEYS_REMEMBERED_MAX = 10_000
 
 
 class Insights:
@@ -56,8 +47,8 @@ class Insights:
         self._shards = shards
         self._database = database
         self._census = census
+        self._is_auditing = False
         self._browse = Browse(census.glance, database)
-        self._keys: dict[bytes, tuple[float, tuple[str, str]]] = {}
 
     # ------------------------------------------------------------ queues and groups
 
@@ -116,7 +107,7 @@ class Insights:
         queue = await self._facts.queue(org, queue_name)
         _check_group(queue, group)
         lanes = list(lanes_from(await self._facts.lanes(queue), partition))
-        start = _start(lanes, from_version) if next is None else decode(next)
+        start = _start(lanes, from_version) if next is None else decode(next, Cursor)
         return await self._browse.page(lanes, group, state, start, limit)
 
     async def story(
@@ -167,22 +158,22 @@ class Insights:
             next=rows[-1][0] if more else None,
         )
 
-    async def blocked(self, org: str, queue_name: str, group: str | None) -> wire.BlockedReply:
-        """What is blocked, in the order of (partition, version)."""
+    async def blocked(
+        self,
+        org: str,
+        queue_name: str,
+        *,
+        group: str | None,
+        limit: int,
+        next: str | None,  # noqa: A002 (the name it has on the wire)
+    ) -> wire.BlockedReply:
+        """A page of what is blocked."""
         queue = await self._facts.queue(org, queue_name)
         groups = groups_of(queue) if group is None else [group]
         if group is not None:
             _check_group(queue, group)
-        found: list[wire.BlockedMessage] = []
         lanes = list(lanes_from(await self._facts.lanes(queue), None))
-        async for entries in self._census.glance.chunks(lanes):
-            for entry in entries:
-                for name in groups:
-                    found += _blocked(entry.facts, name, state_on(entry, name))
-            await self._census.glance.durable(entries)
-            if len(found) >= BLOCKED_SHOWN_MAX:
-                break
-        return wire.BlockedReply(blocked=found[:BLOCKED_SHOWN_MAX])
+        return await blockings.page(self._census.glance, lanes, groups, next, limit)
 
     # ------------------------------------------------------------ the broker
 
@@ -208,27 +199,19 @@ class Insights:
             commit_seq=commit_seq,
         )
 
-    async def audit(self) -> wire.AuditReply:
-        """The conservation law, checked from the log itself."""
-        found = await run_audit(self._database.url)
+    async def audit(self, org: str | None = None) -> wire.AuditReply:
+        """The conservation law, checked from the log itself, for all orgs or for one."""
+        if self._is_auditing:
+            raise OverloadedError(
+                "an audit is under way", hint="one at a time: ask again when it is done"
+            )
+        self._is_auditing = True
+        try:
+            found = await run_audit(self._database.url, org, AUDIT_STATEMENT_S)
+        finally:
+            self._is_auditing = False
         reply: wire.AuditReply = convert(found, wire.AuditReply, from_attributes=True)
         return reply
-
-    async def authenticate(self, key: str) -> tuple[str, str]:
-        """Whose key this is. The database knows its digest only."""
-        digest = hashlib.sha256(key.encode()).digest()
-        now = time.monotonic()
-        known = self._keys.get(digest)
-        if known is not None and now - known[0] < KEY_REMEMBERED_S:
-            return known[1]
-        row = await self._database.row("api_key_find", digest=digest)
-        if row is None:
-            self._keys.pop(digest, None)
-            raise UnauthorizedError
-        if len(self._keys) >= KEYS_REMEMBERED_MAX:
-            self._keys.clear()
-        self._keys[digest] = now, (row[0], row[1])
-        return row[0], row[1]
 
 
 # ---------------------------------------------------------------- facts into shapes
@@ -294,21 +277,6 @@ def _dead(row: tuple[Any, ...]) -> wire.DeadLetter:
         enqueued_at=rfc3339(enqueued_ms),
         dead_at=rfc3339(dead_ms),
     )
-
-
-def _blocked(lane: LaneFacts, group: str, state: GroupState) -> list[wire.BlockedMessage]:
-    return [
-        wire.BlockedMessage(
-            group=group,
-            partition=lane.partition,
-            version=version,
-            attempts=blocking.attempts,
-            error=blocking.error,
-            blocked_at=rfc3339(blocking.at_ms),
-        )
-        for start, end, blocking in state.blocked
-        for version in range(start, end + 1)
-    ]
 
 
 def _broker(

@@ -83,6 +83,14 @@ class LaneEntry:
             depths.append(self.lane.tail - self.lane.pruned_to)
         return max(depths)
 
+    def strays(self) -> list[str]:
+        """Groups that have positions here but no row: their making or their deletion broke off."""
+        queue = self.facts.queue
+        if self.groups.keys() <= queue.groups.keys():
+            return []
+        living = queue.groups.keys() | queue.changing
+        return [n for n, g in self.groups.items() if n not in living and g.state.exists]
+
     @property
     def is_written(self) -> bool:
         """Whether every message is in the log, and nobody is reading into the window."""

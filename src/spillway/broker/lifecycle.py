@@ -6,15 +6,13 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from spillway.broker.actions import Deed
+from spillway.broker.actions import Deed, action_row
 from spillway.broker.dispatch import Dispatch
 from spillway.broker.facts import Facts, LaneFacts, QueueFacts
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
 from spillway.core import commands as cmd
-from spillway.core import events as ev
 from spillway.core.errors import BadRequestError, UnknownOptionError
-from spillway.log.writer import ControlRow
 from spillway.warm.memory import Budget
 from spillway.wire import QueueOptions, QueuePatch
 
@@ -33,31 +31,32 @@ class Lifecycle:
         self._budgets = budgets
 
     async def change(
-        self, queue: QueueFacts, options: QueueOptions, actor: str, now_ms: int
-    ) -> dict[str, Any]:
-        """Put new options in force; what was changed."""
-        changes = difference(queue.options, options)
-        check(options, queue.options)
-        if not changes:
-            return changes
+        self,
+        queue: QueueFacts,
+        options: QueueOptions,
+        changes: dict[str, Any],
+        actor: str,
+        deed: Deed,
+    ) -> None:
+        """Put new options in force."""
         await self._facts.update_queue(queue, options)
+        deed.affected = 1
         budget = self._budgets.get(queue.queue_id)
         if budget is not None:
             budget.limit = options.in_memory_queue_size
-        event = ev.ConfigChanged(tuple(changes.items()), actor)
+        command = cmd.ChangeConfig(tuple(changes.items()), actor)
         for shard, entries in self._loaded(queue):
             for entry in entries:
-                self._tell(shard, entry, event, now_ms)
+                self._tell(shard, entry, command)
             await shard.ticket()
-        return changes
 
-    def _tell(self, shard: Shard, entry: LaneEntry, event: ev.Event, now_ms: int) -> None:
+    def _tell(self, shard: Shard, entry: LaneEntry, command: cmd.ChangeConfig) -> None:
         """Write the change into the story of a lane; what the old options held back may go now."""
         if entry.dead:
             return
         for name, group in entry.groups.items():
             if group.state.exists:
-                note(shard, entry, name, event, now_ms)
+                shard.handle(entry, name, command)
         self._dispatch.announce(entry.facts)
 
     def _loaded(self, queue: QueueFacts) -> Iterator[tuple[Shard, list[LaneEntry]]]:
@@ -86,20 +85,20 @@ class Lifecycle:
 
     # ------------------------------------------------------------ delete
 
-    async def delete(self, queue: QueueFacts, actor: str, reason: str | None, deed: Deed) -> None:
+    async def delete(self, queue: QueueFacts, actor: str, reason: str | None) -> None:
         """The name is free at once. Lanes leave memory, and a deleted one does not come back.
 
         The tombstone is first: from then on no lane of the queue can be loaded, so a push that was
         on its way fails, or was stored in the queue that is being deleted; it cannot revive it.
         """
         await self._facts.lanes(queue)
-        await self._facts.delete_queue(queue)
+        action = action_row(queue, "delete_queue", actor, reason, affected=1)
+        await self._facts.delete_queue(queue, action)
         for shard in self._shards:
             own = [lane for lane in queue.lanes.values() if lane.shard_id == shard.shard_id]
             await self._leave(shard, queue, own, cmd.DeleteGroup(actor, reason))
         self._dispatch.forget_queue(queue.queue_id)
         self._budgets.pop(queue.queue_id, None)
-        deed.affected = 1
 
     async def _leave(
         self, shard: Shard, queue: QueueFacts, lanes: list[LaneFacts], command: cmd.DeleteGroup
@@ -121,18 +120,6 @@ def _leave_memory(shard: Shard, entry: LaneEntry, command: cmd.DeleteGroup) -> N
         if group.state.exists:
             shard.handle(entry, name, command)
     shard.evict(entry)
-
-
-def note(shard: Shard, entry: LaneEntry, group: str, event: ev.Event, now_ms: int) -> None:
-    """Write an event that follows from no command and moves no message."""
-    draft = shard.draft_for(entry)
-    target = entry.groups[group]
-    if target.open_row is None:
-        target.seq += 1
-        target.open_row = ControlRow(entry.facts.lane_id, group, target.seq)
-        draft.commit.controls.append(target.open_row)
-    target.open_row.events.append((now_ms, event))
-    target.unsaved_events += 1
 
 
 # ---------------------------------------------------------------- options

@@ -62,7 +62,6 @@ class Operations:
         self._facts = facts
         self._dispatch = dispatch
         self._insights = insights
-        self._now_ms = now_ms
         self._actions = Actions(database)
         self._handwork = Handwork(facts, shards, database)
         self._dead = DeadLetters(facts, shards, database, now_ms)
@@ -87,9 +86,14 @@ class Operations:
 
     async def patch_queue(self, org: str, name: str, patch: QueuePatch, actor: str) -> QueueReply:
         """Change some options."""
-        queue = await self._facts.queue(org, name)
+        queue = await self._queue(org, name)
         await self._change(queue, patched(queue.options, patch), actor)
         return await self._insights.get_queue(org, name)
+
+    async def _queue(self, org: str, name: str) -> QueueFacts:
+        """The queue of a verb. Only the owner carries verbs out: nobody else would tell it."""
+        self._facts.check_owned()
+        return await self._facts.queue(org, name)
 
     async def _change(self, queue: QueueFacts, options: QueueOptions, actor: str) -> None:
         changes = lifecycle.difference(queue.options, options)
@@ -97,16 +101,14 @@ class Operations:
         if not changes:
             return
         async with self._actions.audited(queue, "update_queue", actor, None, **changes) as deed:
-            await self._lifecycle.change(queue, options, actor, self._now_ms())
-            deed.affected = 1
+            await self._lifecycle.change(queue, options, changes, actor, deed)
 
     async def delete_queue(
         self, org: str, name: str, actor: str, reason: str | None
     ) -> DeletedReply:
         """Delete a queue with all its messages and groups."""
-        queue = await self._facts.queue(org, name)
-        async with self._actions.audited(queue, "delete_queue", actor, plain(reason)) as deed:
-            await self._lifecycle.delete(queue, actor, plain(reason), deed)
+        queue = await self._queue(org, name)
+        await self._lifecycle.delete(queue, actor, plain(reason))
         return DeletedReply(deleted=name)
 
     async def pause(
@@ -124,7 +126,7 @@ class Operations:
     async def _pause(
         self, org: str, queue_name: str, request: PauseRequest, actor: str, *, paused: bool
     ) -> VerbReply:
-        queue = await self._facts.queue(org, queue_name)
+        queue = await self._queue(org, queue_name)
         verb = "pause" if paused else "resume"
         reason, group = plain(request.reason), request.group
         async with self._actions.audited(queue, verb, actor, reason, group) as deed:
@@ -141,13 +143,15 @@ class Operations:
         Its positions come before its row: a creation that breaks off in between is simply repeated.
         """
         _check_name("group", group)
-        queue = await self._facts.queue(org, queue_name)
+        queue = await self._queue(org, queue_name)
         start = normal_start(options.start)
         made = group not in queue.groups
         if made:
-            if start != "earliest":
-                await self._positions.begin(queue, group, start, actor)
-            made, _ = await self._facts.ensure_group(queue, group, start)
+            with queue.group_change(group):
+                if start != "earliest":
+                    await self._positions.begin(queue, group, start, actor)
+                made, _ = await self._facts.ensure_group(queue, group, start)
+            self._dispatch.forget_group(queue.queue_id, group)
         known = self._facts.group(queue, group)
         if known.start != start:
             raise GroupConflictError(f"group {group!r} began at {known.start}, not at {start}")
@@ -158,12 +162,13 @@ class Operations:
 
     async def delete_group(self, org: str, queue_name: str, group: str, actor: str) -> DeletedReply:
         """Forget a group: its positions, its dead letters, then its row."""
-        queue = await self._facts.queue(org, queue_name)
+        queue = await self._queue(org, queue_name)
         self._facts.group(queue, group)
         async with self._actions.audited(queue, "delete_group", actor, None, group) as deed:
-            await self._positions.end(queue, group, actor, deed)
-            await self._facts.delete_group(queue, group)
-            self._dispatch.forget_group(queue.queue_id, group)
+            with queue.group_change(group):
+                await self._positions.end(queue, group, actor, deed)
+                await self._facts.delete_group(queue, group)
+                self._dispatch.forget_group(queue.queue_id, group)
         return DeletedReply(deleted=group)
 
     async def seek(self, org: str, queue_name: str, request: SeekRequest, actor: str) -> VerbReply:
@@ -179,7 +184,7 @@ class Operations:
 
     async def _queue_with_group(self, org: str, queue_name: str, group: str) -> QueueFacts:
         """The queue of a verb. `default` is made by its first use, other groups must exist."""
-        queue = await self._facts.queue(org, queue_name)
+        queue = await self._queue(org, queue_name)
         if group == GROUP_DEFAULT:
             await self._facts.ensure_group(queue, group)
         self._facts.group(queue, group)
@@ -262,7 +267,7 @@ class Operations:
         actor: str,
     ) -> VerbReply:
         require(request, request.ids)
-        queue = await self._facts.queue(org, queue_name)
+        queue = await self._queue(org, queue_name)
         chosen = dead_filter(queue, request, request.ids)
         count = await self._dead.count(chosen)
         limit = min(request.limit or LETTERS_AT_ONCE_MAX, count)

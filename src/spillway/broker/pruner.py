@@ -12,6 +12,7 @@ from spillway.broker.duty import Duty
 from spillway.broker.facts import Facts, QueueFacts
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard
+from spillway.core import commands as cmd
 from spillway.log.database import Database
 from spillway.spool.spool import Spool
 
@@ -65,13 +66,32 @@ class Pruner(Duty):
     async def run_once(self) -> int:
         """Returns how many messages were removed."""
         before, self._looked_s = self.pruned_messages, 0.0
+        for shard in self._shards:
+            if shard.owned:
+                await self._end_strays(shard)
         while page := await self._page():
             # What fails is not to hold back the lanes behind it: the next round goes on there.
             self._after = page[-1].lane_id
             await self._prune_due([one for one in page if one.last])
         self._after = 0
-        await self._bury_deleted()
+        for shard in self._shards:
+            if shard.owned:
+                await self._bury_deleted(shard)
+        await self._database.rows("consumers_bury")
         return self.pruned_messages - before
+
+    async def _end_strays(self, shard: Shard) -> None:
+        """They would hold back for ever what is settled, and nobody could delete them."""
+        found = [(entry, entry.strays()) for entry in shard.entries.values()]
+        strays = [(entry, names) for entry, names in found if names]
+        if not strays:
+            return
+        queues = {entry.facts.queue.queue_id: entry.facts.queue for entry, _ in strays}
+        await self._facts.learn_groups(list(queues.values()))
+        for entry, _ in strays:
+            for name in [] if entry.dead else entry.strays():
+                shard.handle(entry, name, cmd.DeleteGroup(reason="it has no row"))
+        await shard.ticket()
 
     def wait_s(self) -> float:
         """A minute, or longer after a long walk."""
@@ -168,14 +188,24 @@ class Pruner(Duty):
         self.pruned_messages += messages
         return messages
 
-    async def _bury_deleted(self) -> None:
-        """Remove the rows of deleted queues, a chunk at a time."""
-        for (lane_id,) in await self._database.rows("lanes_deleted", limit=LANES_A_LOOK):
-            while await self._empty(lane_id):
-                pass
-            await self._database.rows("lane_bury", lane_id=lane_id)
-        await self._database.rows("consumers_bury")
+    async def _bury_deleted(self, shard: Shard) -> None:
+        """Remove the rows of deleted queues, a chunk at a time.
 
-    async def _empty(self, lane_id: int) -> bool:
-        row = await self._database.row("lane_empty", lane_id=lane_id, batches=BATCHES_A_ROUND)
+        Only the owner does: another broker may still believe that the queue lives.
+        """
+        dead = await self._database.rows(
+            "lanes_deleted", shard_id=shard.shard_id, limit=LANES_A_LOOK
+        )
+        for (lane_id,) in dead:
+            lane = {"shard_id": shard.shard_id, "epoch": shard.epoch, "lane_id": lane_id}
+            entry = shard.entries.get(lane_id)
+            if entry is not None:  # its deletion broke off
+                shard.evict(entry)
+                await shard.flush()
+            while await self._empty(lane):
+                pass
+            await self._database.rows("lane_bury", **lane)
+
+    async def _empty(self, lane: dict[str, int]) -> bool:
+        row = await self._database.row("lane_empty", **lane, batches=BATCHES_A_ROUND)
         return row is not None and row[0] > 0

@@ -28,6 +28,7 @@ from spillway.broker.facts import Facts
 from spillway.broker.handover import Handover
 from spillway.broker.insights import Insights
 from spillway.broker.intake import Intake, ItemLimits
+from spillway.broker.keys import Keys
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.metrics import Metrics
 from spillway.broker.operations import Operations
@@ -44,6 +45,7 @@ from spillway.core.errors import DatabaseUnavailableError, ShuttingDownError, Sp
 from spillway.core.metrics import Family
 from spillway.log.database import Database
 from spillway.spool.faultpoints import Reached, nobody
+from spillway.spool.folder import KEYS
 from spillway.spool.spool import Spool, SpoolConfig
 from spillway.warm.memory import Budget
 from spillway.wire import (
@@ -76,6 +78,7 @@ class BrokerConfig:
     lease_bytes_max: int = 16 * 1024 * 1024
     auto_create_queues: bool = True
     queues_per_org_max: int = 10_000
+    groups_per_queue_max: int = 1_000
     checkpoint_interval_s: float = 60.0
     checkpoint_events_min: int = 64
     prune_interval_s: float = 60.0
@@ -105,9 +108,12 @@ class Broker:
         self.budgets: dict[int, Budget] = {}
         self.shards: list[Shard] = []
         """None before PostgreSQL has been asked how many there are."""
-        self.facts = Facts(database, self.shards, config.queues_per_org_max)
+        self.facts = Facts(
+            database, self.shards, config.queues_per_org_max, config.groups_per_queue_max
+        )
         self.dispatch = Dispatch()
         self.breaker = Breaker()
+        self.keys = Keys(database, self.breaker, config.spool.folder / KEYS)
         self._man_the_spool(reached)
         self.delivery = Delivery(
             self.facts,
@@ -256,6 +262,7 @@ class Broker:
     async def start(self) -> None:
         """Take the shards that are free and begin the duties; pushes are taken without them too."""
         await self.spool.open()
+        await self.keys.open()
         try:
             async with asyncio.timeout(START_PATIENCE_S):
                 await self.ownership.run_once()
@@ -293,6 +300,7 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for shard in self.shards:
             shard.close()
+        await self.keys.close()
         await self.spool.close()
 
     async def _finish(self) -> None:

@@ -1,5 +1,6 @@
 """`spillway blocked`: messages that hold their line until somebody decides."""
 
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -11,9 +12,15 @@ from spillway.cli.session import Session, with_session
 from spillway.cli.spinner import spinning
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from spillway.client.operations import Selected
+    from spillway.client.sync_client import Client
+    from spillway.wire import BlockedMessage
 
 app = typer.Typer(help="Messages that hold their line (key or lane).", no_args_is_help=True)
+
+PAGE = 500
 
 Queue = Annotated[str, typer.Argument(help="The queue.")]
 
@@ -23,14 +30,17 @@ Queue = Annotated[str, typer.Argument(help="The queue.")]
 def list_blocked(
     session: Session,
     queue: Queue,
+    *,
     group: Annotated[str | None, typer.Option("--group", "-g", help="Only of this group.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 100,
 ) -> None:
     """List the blocked messages of a queue. With --json: a JSON line for each."""
     with session.client() as client:
-        blocked = client.blocked(queue, group=group).blocked
-    if session.json_:
-        print_json_lines(blocked)
-        return
+        pages = islice(_pages(client, queue, group, min(PAGE, limit)), limit)
+        if session.json_:
+            print_json_lines(pages)
+            return
+        blocked = list(pages)
     if not blocked:
         say(f"{queue}: nothing is blocked")
         return
@@ -41,6 +51,18 @@ def list_blocked(
     )
     print_table(headings, rows)
     say(f"free them: spillway blocked unblock {queue} --all --action retry")
+
+
+def _pages(
+    client: "Client", queue: str, group: str | None, size: int
+) -> "Iterator[BlockedMessage]":
+    after: str | None = None
+    while True:
+        page = client.blocked(queue, group=group, limit=size, next=after)
+        yield from page.blocked
+        after = page.next
+        if after is None:
+            return
 
 
 @app.command("unblock")

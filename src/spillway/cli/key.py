@@ -13,7 +13,7 @@ from spillway.cli.output import print_json, print_json_lines, print_table
 from spillway.cli.session import Session, with_session
 
 KEPT_S = 10
-"""How long a broker remembers a key (broker.insights.KEY_REMEMBERED_S; a test compares them)."""
+"""How long a broker remembers a key (broker.keys.REMEMBERED_S; a test compares them)."""
 DEFAULT_ORG = "default"
 
 app = typer.Typer(

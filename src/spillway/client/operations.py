@@ -219,9 +219,16 @@ def dead(
     return get(at("queues", queue, "dead") + fields, _dead)
 
 
-def blocked(queue: str, *, group: str | None = None) -> Request[BlockedReply]:
-    """The messages that hold their line until an operator decides."""
-    return get(at("queues", queue, "blocked") + query(group=group), _blocked)
+def blocked(
+    queue: str,
+    *,
+    group: str | None = None,
+    limit: int | None = None,
+    next: str | None = None,  # noqa: A002 (the name it has on the wire)
+) -> Request[BlockedReply]:
+    """A page of the messages that hold their line until an operator decides."""
+    fields = query(group=group, limit=limit, next=next)
+    return get(at("queues", queue, "blocked") + fields, _blocked)
 
 
 # ---------------------------------------------------------------- operator verbs

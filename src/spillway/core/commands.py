@@ -113,6 +113,14 @@ class Seek:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeConfig:
+    """Note in the story that the options of the queue were changed."""
+
+    changes: tuple[tuple[str, Any], ...]
+    actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteGroup:
     """Forget the group."""
 
@@ -133,6 +141,7 @@ Command = (
     | Purge
     | Redrive
     | Seek
+    | ChangeConfig
     | DeleteGroup
 )
 

@@ -167,7 +167,7 @@ class UnsupportedMediaTypeError(SpillwayError):
 
 
 class QuotaExceededError(SpillwayError):
-    """The org is at its cap."""
+    """The org is at its cap of queues, or the queue at its cap of groups."""
 
     code = "quota_exceeded"
     status = 429

@@ -297,6 +297,7 @@ _DECIDE: dict[type[Any], Callable[[GroupState, Any, Moment], cmd.Decision]] = {
     cmd.Purge: verbs.purge,
     cmd.Redrive: verbs.redrive,
     cmd.Seek: verbs.seek,
+    cmd.ChangeConfig: verbs.change_config,
     cmd.DeleteGroup: verbs.delete,
 }
 _NEEDS_GROUP = {cmd.LeaseMessages, cmd.Park, cmd.Unblock, cmd.Purge, cmd.Redrive, cmd.Seek}

@@ -80,6 +80,12 @@ def seek(_state: GroupState, command: cmd.Seek, now: Moment) -> cmd.Decision:
     return cmd.Decision((sought,), cmd.Verdict())
 
 
+def change_config(state: GroupState, command: cmd.ChangeConfig, _now: Moment) -> cmd.Decision:
+    """The options live in the queue's row; each story says when they changed."""
+    events = (ev.ConfigChanged(command.changes, command.actor),) if state.exists else ()
+    return cmd.Decision(events, cmd.Verdict())
+
+
 def delete(state: GroupState, command: cmd.DeleteGroup, _now: Moment) -> cmd.Decision:
     """Forget the group; whoever creates it again starts from nothing."""
     events = (ev.Deleted(command.actor, command.reason),) if state.exists else ()

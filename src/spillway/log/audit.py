@@ -26,6 +26,7 @@ DEDUPE_SLACK_MS = 1_000
 GROUP_SLACK_MS = 1_000
 """A group that is made while a lane is pruned may be just too late."""
 
+_LIMIT = sql("statement_limit")
 _NOW = sql("audit_now")
 _LANES = sql("audit_lanes")
 _BATCHES = sql("audit_batches")
@@ -190,27 +191,32 @@ class Inspection:
         self._lanes[lane_id].group(group).trail.add(seq, events)
 
 
-async def run(database_url: str) -> Audit:
-    """Audit every lane of every live queue."""
+async def run(database_url: str, org: str | None = None, statement_s: float = 0) -> Audit:
+    """Audit every lane of every live queue, or of those of one org.
+
+    A statement may take so long; 0: as long as it likes.
+    """
     conn = await connect(database_url, application_name="spillway audit")
     try:
+        await conn.execute(_LIMIT, {"ms": round(statement_s * 1000)})
         await conn.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
         await conn.set_read_only(True)
         async with conn.transaction():
-            return await _audit(conn)
+            return await _audit(conn, org)
     except psycopg.Error as error:
         raise classify(error, database_url) from error
     finally:
         await conn.close()
 
 
-async def _audit(conn: psycopg.AsyncConnection) -> Audit:
+async def _audit(conn: psycopg.AsyncConnection, org: str | None) -> Audit:
     audit = Audit()
-    now_ms, orphans = await _value(conn, _NOW), await _value(conn, _ORPHANS)
+    now_ms = await _value(conn, _NOW)
+    orphans = 0 if org is not None else await _value(conn, _ORPHANS)  # they are of no org
     if orphans:
         audit.note(("", "", ""), [Finding("batches of lanes that do not exist", 0, orphans)])
     after = 0
-    while rows := await _page(conn, after):
+    while rows := await _page(conn, org, after):
         for some in _portions(rows):
             await Inspection(some).run(conn, audit, now_ms)
         after = rows[-1].lane_id
@@ -222,9 +228,9 @@ async def _value(conn: psycopg.AsyncConnection, query: LiteralString) -> int:
     return int(row[0]) if row else 0
 
 
-async def _page(conn: psycopg.AsyncConnection, after: int) -> list[LaneRow]:
+async def _page(conn: psycopg.AsyncConnection, org: str | None, after: int) -> list[LaneRow]:
     async with conn.cursor(row_factory=class_row(LaneRow)) as cursor:
-        await cursor.execute(_LANES, {"after": after, "limit": LANES_MAX})
+        await cursor.execute(_LANES, {"org": org, "after": after, "limit": LANES_MAX})
         return await cursor.fetchall()
 
 

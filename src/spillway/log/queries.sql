@@ -80,6 +80,13 @@ UPDATE spillway.shard SET lease_until = now() + %(lease_s)s * interval '1 second
 WHERE shard_id = %(shard_id)s AND epoch = %(epoch)s
 RETURNING extract(epoch FROM clock_timestamp())::float8
 
+-- name: facts_fence
+-- The shards of some that are still ours; held until the end of the transaction.
+SELECT s.shard_id FROM spillway.shard AS s
+JOIN unnest(%(shard_ids)s::integer[], %(epochs)s::bigint[]) AS k (shard_id, epoch)
+    ON s.shard_id = k.shard_id AND s.epoch = k.epoch
+ORDER BY s.shard_id FOR SHARE OF s
+
 -- name: shard_release
 -- Let a shard go, so that another broker need not wait for the lease to end.
 UPDATE spillway.shard SET owner = NULL, owner_pid = NULL, lease_until = now()
@@ -201,7 +208,7 @@ RETURNING queue_id, org, name, options::text, paused, created_at
 
 -- name: queue_update
 -- New options for a queue.
-UPDATE spillway.queue SET options = %(options)s::jsonb
+UPDATE spillway.queue SET options = %(options)s::jsonb, options_at = now()
 WHERE queue_id = %(queue_id)s AND deleted_at IS NULL
 RETURNING queue_id, org, name, options::text, paused, created_at
 
@@ -475,15 +482,17 @@ WITH fence AS (
 SELECT coalesce(sum(count), 0)::bigint FROM gone
 
 -- name: lanes_deleted
--- Lanes whose queue is deleted.
+-- Lanes of a shard whose queue is deleted.
 SELECT l.lane_id FROM spillway.lane AS l JOIN spillway.queue AS q USING (queue_id)
-WHERE q.deleted_at IS NOT NULL LIMIT %(limit)s
+WHERE l.shard_id = %(shard_id)s AND q.deleted_at IS NOT NULL LIMIT %(limit)s
 
 -- name: lane_empty
 -- Remove a chunk of the batches of a deleted lane.
-WITH gone AS (
+WITH fence AS (
+    SELECT FROM spillway.shard WHERE shard_id = %(shard_id)s AND epoch = %(epoch)s FOR SHARE
+), gone AS (
     DELETE FROM spillway.message_batch
-    WHERE lane_id = %(lane_id)s AND base_version IN (
+    WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s AND base_version IN (
         SELECT base_version FROM spillway.message_batch WHERE lane_id = %(lane_id)s
         ORDER BY base_version LIMIT %(batches)s
     )
@@ -493,28 +502,35 @@ SELECT count(*) FROM gone
 
 -- name: lane_bury
 -- Remove everything else of a deleted lane.
-WITH controls AS (
-    DELETE FROM spillway.control_event WHERE lane_id = %(lane_id)s
+WITH fence AS (
+    SELECT FROM spillway.shard WHERE shard_id = %(shard_id)s AND epoch = %(epoch)s FOR SHARE
+), controls AS (
+    DELETE FROM spillway.control_event
+    WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s
 ), saved AS (
-    DELETE FROM spillway.checkpoint WHERE lane_id = %(lane_id)s
+    DELETE FROM spillway.checkpoint WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s
 ), dead AS (
-    DELETE FROM spillway.dead_letter WHERE lane_id = %(lane_id)s
+    DELETE FROM spillway.dead_letter WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s
 ), replayed AS (
-    DELETE FROM spillway.replayed WHERE lane_id = %(lane_id)s
+    DELETE FROM spillway.replayed WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s
 )
-DELETE FROM spillway.lane WHERE lane_id = %(lane_id)s
+DELETE FROM spillway.lane WHERE EXISTS (SELECT FROM fence) AND lane_id = %(lane_id)s
 
 -- name: consumers_bury
 -- Remove the groups of deleted queues.
 DELETE FROM spillway.consumer USING spillway.queue AS q
 WHERE q.queue_id = consumer.queue_id AND q.deleted_at IS NOT NULL
 
+-- name: statement_limit
+-- How long a statement of this session may take, in ms; 0: as long as it likes.
+SELECT set_config('statement_timeout', %(ms)s::integer::text, false)
+
 -- name: audit_now
 -- The moment of the snapshot, in ms.
 SELECT (extract(epoch FROM now()) * 1000)::bigint
 
 -- name: audit_lanes
--- A page of the lanes of live queues, with the fence of their shard.
+-- A page of the lanes of live queues, of all orgs or of one, with the fence of their shard.
 SELECT
     l.lane_id, q.org, q.name AS queue, l.partition, l.pruned_to,
     (extract(epoch FROM l.pruned_at) * 1000)::bigint AS pruned_ms, s.epoch, s.commit_seq,
@@ -529,6 +545,7 @@ FROM spillway.lane AS l
 JOIN spillway.queue AS q USING (queue_id)
 LEFT JOIN spillway.shard AS s USING (shard_id)
 WHERE l.lane_id > %(after)s AND q.deleted_at IS NULL
+    AND (%(org)s::text IS NULL OR q.org = %(org)s)
 ORDER BY l.lane_id LIMIT %(limit)s
 
 -- name: audit_batches
@@ -552,7 +569,8 @@ ORDER BY b.lane_id, b.base_version, i
 
 -- name: audit_duplicates
 -- Transaction ids that came again though the dedupe window must have known them. The window drops
--- whole batches at its count, so only half of the count is certain.
+-- whole batches at its count, so only half of the count is certain. Both pushes must be younger than
+-- the options: others were judged by other ones.
 SELECT d.lane_id, count(*), min(d.version)
 FROM (
     SELECT
@@ -570,6 +588,8 @@ WHERE d.appended_at - d.appended_before < interval '1 ms'
         * (coalesce((q.options ->> 'dedupe_window_ms')::bigint, 600000) - %(slack_ms)s::bigint)
     AND d.version - d.version_before
         <= coalesce((q.options ->> 'dedupe_count')::bigint, 100000) / 2
+    AND (q.options_at IS NULL
+        OR d.appended_before > q.options_at + %(slack_ms)s::bigint * interval '1 ms')
 GROUP BY d.lane_id ORDER BY d.lane_id
 
 -- name: audit_dead_letters

@@ -22,6 +22,7 @@ from spillway.spool.faultpoints import Reached, nobody
 log = structlog.get_logger(__name__)
 
 LOCK, HOLD, ACTIONS, FAILED = "spool.lock", "hold.json", "actions.jsonl", "failed"
+KEYS = "keys.json"
 FRESH, PROBE = ".new", ".probe-"
 """Files that are there for a moment, unless a crash comes."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -189,7 +190,7 @@ def entries(folder: Path) -> tuple[list[Path], list[str]]:
     for path in folder.iterdir() if folder.is_dir() else ():
         if names.stream_of(path.name) is not None and path.is_file():
             ours.append(path)
-        elif path.name not in {LOCK, HOLD, ACTIONS, FAILED}:
+        elif path.name not in {LOCK, HOLD, ACTIONS, FAILED, KEYS}:
             foreign.append(path.name)
     return sorted(ours, key=lambda path: age(path.name)), sorted(foreign)
 
@@ -376,10 +377,11 @@ def _ends_line(file: FileIO, size: int) -> bool:
 
 
 def write_whole(path: Path, text: bytes, written: Callable[[], None] = lambda: None) -> None:
-    """A file with this content or, after a crash, the one that was there before."""
+    """A file of ours alone with this content or, after a crash, the one that was there before."""
     fresh = path.with_name(path.name + FRESH)
     try:
-        with fresh.open("wb") as out:
+        number = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(number, "wb") as out:
             out.write(text)
             out.flush()
             os.fsync(out.fileno())

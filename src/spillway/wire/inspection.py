@@ -86,6 +86,7 @@ class BlockedMessage(Reply):
 
 
 class BlockedReply(Reply):
-    """The blocked messages of a queue."""
+    """A page of the blocked messages of a queue; `next` continues it. A page may be short."""
 
     blocked: list[BlockedMessage]
+    next: str | None = None

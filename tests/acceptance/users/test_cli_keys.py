@@ -6,7 +6,7 @@ import re
 import psycopg
 import pytest
 
-from spillway.broker.insights import KEY_REMEMBERED_S
+from spillway.broker.keys import REMEMBERED_S
 from spillway.cli.key import KEPT_S
 
 KEY = re.compile(r"sw_[A-Za-z0-9_-]{32,}\n")
@@ -77,7 +77,7 @@ def test_a_live_name_is_taken_and_a_revoked_one_is_free(cli, database_url):
 
 def test_the_help_knows_the_broker(cli):
     """What `key revoke` promises is what the broker does."""
-    assert KEPT_S >= KEY_REMEMBERED_S
+    assert KEPT_S >= REMEMBERED_S
     assert f"{KEPT_S} more seconds" in " ".join(cli("key revoke --help").out.split())
 
 

@@ -176,6 +176,10 @@ class StandIn:
         return self
 
     @property
+    def keys(self) -> "StandIn":
+        return self
+
+    @property
     def insights(self) -> "StandIn":
         return self
 
@@ -280,8 +284,8 @@ class StandIn:
         self.asked("dead", org, queue, query)
         return wire.DeadReply(dead=[], total=0)
 
-    async def blocked(self, org, queue, group):
-        self.asked("blocked", org, queue, group)
+    async def blocked(self, org, queue, *, group, limit, next):  # noqa: A002
+        self.asked("blocked", org, queue, group, limit, next)
         return wire.BlockedReply(blocked=[])
 
     async def health(self):
@@ -312,8 +316,8 @@ class StandIn:
         self.asked("topology")
         return wire.TopologyReply(num_shards=4, shards=[], brokers=[])
 
-    async def audit(self):
-        self.asked("audit")
+    async def audit(self, org):
+        self.asked("audit", org)
         return wire.AuditReply(
             balanced=True, lanes=0, groups=0, messages=0, totals={}, differences=[]
         )

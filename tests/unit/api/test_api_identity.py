@@ -68,6 +68,13 @@ async def test_what_is_open_stays_open(guarded):
         assert (await guarded("GET", path)).status == 401
 
 
+async def test_a_key_audits_its_own_org(skin, broker):
+    """Whoever needs no key may ask about everything."""
+    await skin("GET", "/v1/audit", authorization=BEARER)
+    await skin("GET", "/v1/audit")
+    assert broker.calls == [("audit", ("acme",)), ("audit", (None,))]
+
+
 async def test_the_actor_is_named(skin, broker):
     """By the header, else by the key, else by the address."""
     await skin("POST", "/v1/queues/q/pause")

@@ -21,6 +21,7 @@ CREATE TABLE spillway.queue (
     options jsonb NOT NULL,
     paused boolean NOT NULL DEFAULT false,
     created_at timestamptz NOT NULL DEFAULT now(),
+    options_at timestamptz, -- of the last change of options; null: as it was made
     deleted_at timestamptz -- live → deleted; a new queue of the same name is another row
 );
 CREATE UNIQUE INDEX queue_live_name ON spillway.queue (org, name) WHERE deleted_at IS NULL;
