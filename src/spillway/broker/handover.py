@@ -7,9 +7,10 @@ a client's own repeat is found by the queue's dedupe window, as of the moment of
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from types import MappingProxyType
 
 import msgspec
 from msgspec import Raw
@@ -28,7 +29,7 @@ from spillway.core.errors import (
     SpillwayError,
 )
 from spillway.log.database import Database
-from spillway.spool.event import Address, Event
+from spillway.spool.event import Address, Event, moment
 from spillway.wire import PushItem, PushResult
 
 TOGETHER = timedelta(seconds=1)
@@ -88,6 +89,12 @@ class Sorted:
     lanes: dict[int, tuple[LaneFacts, list[Spooled]]] = field(default_factory=dict)
     refused: list[tuple[Spooled, SpillwayError]] = field(default_factory=list)
 
+    def add(self, later: "Sorted") -> None:
+        """Take in what was sorted behind it."""
+        for lane_id, (lane, events) in later.lanes.items():
+            self.lanes.setdefault(lane_id, (lane, []))[1].extend(events)
+        self.refused += later.refused
+
 
 class Handover:
     """Puts events into the log."""
@@ -105,6 +112,10 @@ class Handover:
         self._now_ms = now_ms
         self._marks: dict[tuple[int, str], int] = {}
         self._marked: set[int] = set()
+
+    def now(self) -> datetime:
+        """The time that messages get."""
+        return moment(self._now_ms())
 
     async def sort(self, events: Sequence[tuple[int, Event]]) -> Sorted:
         """Find the lane of each; transient errors (PostgreSQL is away) are raised."""
@@ -160,14 +171,23 @@ class Handover:
         return mates
 
     async def split(
-        self, lane: LaneFacts, events: list[Spooled], source: str | None
+        self,
+        lane: LaneFacts,
+        events: list[Spooled],
+        source: str | None,
+        tried: Mapping[int, datetime] = MappingProxyType({}),
     ) -> tuple[list[Spooled], list[Spooled]]:
-        """Those that the log does not have, and those that it has already."""
+        """Those that the log does not have, and those that it has already.
+
+        `tried` says of some, by their index, when they may have got there; of others in doubt it
+        is known that they came when they were accepted, or never.
+        """
         mark = 0 if source is None else await self._mark(lane, source)
         known = {s.index for s in events if s.event.seq <= mark} if mark else set()
         doubtful = [s for s in events if s.event.doubt is True and s.index not in known]
         if doubtful:
-            known |= await self._in_log(lane, doubtful)
+            since = min(tried.get(s.index, s.event.accepted_at) for s in doubtful)
+            known |= await self._in_log(lane, doubtful, since)
         if not known:
             return events, []
         return [s for s in events if s.index not in known], [s for s in events if s.index in known]
@@ -189,10 +209,9 @@ class Handover:
         self._marks.clear()
         self._marked.clear()
 
-    async def _in_log(self, lane: LaneFacts, doubtful: list[Spooled]) -> set[int]:
+    async def _in_log(self, lane: LaneFacts, doubtful: list[Spooled], since: datetime) -> set[int]:
         # A push that gave up waiting may still be on its way: let it arrive before looking.
         await self._shards[lane.shard_id].flush()
-        since = min(s.event.accepted_at for s in doubtful)
         rows = await self._database.rows(
             "ids_since",
             lane_id=lane.lane_id,
