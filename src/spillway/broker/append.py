@@ -60,7 +60,7 @@ class Arrivals:
     echoes: list[tuple[int, PushItem, int]] = field(default_factory=list)
     """Repeats of an item of the same request, with the version that it is meant to get."""
     source: str | None = None
-    """Who numbered them, if they come out of the spool; `seqs` are the numbers."""
+    """The file that they come from, out of the spool; `seqs` are their numbers there."""
     seqs: list[int] = field(default_factory=list)
     accepted_ms: int | None = None
     """When they were accepted, if that is not now: repeats are looked for as of then."""

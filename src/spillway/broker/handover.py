@@ -1,7 +1,7 @@
 """From the spool into the log: spooled events become messages again, exactly once and in order.
 
 Three things keep an event from being stored twice. The commit that stores it also says how far its
-source has come in its lane, so whatever a crash cut off goes on behind it. Where a push went to a
+file has come in its lane, so whatever a crash cut off goes on behind it. Where a push went to a
 file because the outcome of its commit was not known, the log is asked for its transaction id. And
 a client's own repeat is found by the queue's dedupe window, as of the moment of its acceptance.
 """
@@ -47,6 +47,9 @@ class Spooled(msgspec.Struct, gc=False):
     """None: a payload is all that it had."""
 
 
+Refused = tuple[Spooled, SpillwayError]
+"""An event that the log will not have, and why."""
+
 PLAIN = PushItem("", Raw(b"null"))
 """Stands for an item that had nothing but a payload, which is in a column of its own."""
 
@@ -87,7 +90,7 @@ class Sorted:
     """Events by lane in their order, and those that the rules of today refuse."""
 
     lanes: dict[int, tuple[LaneFacts, list[Spooled]]] = field(default_factory=dict)
-    refused: list[tuple[Spooled, SpillwayError]] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
 
     def add(self, later: "Sorted") -> None:
         """Take in what was sorted behind it."""
@@ -110,8 +113,6 @@ class Handover:
         self._shards = shards
         self._database = database
         self._now_ms = now_ms
-        self._marks: dict[tuple[int, str], int] = {}
-        self._marked: set[int] = set()
 
     def now(self) -> datetime:
         """The time that messages get."""
@@ -174,15 +175,14 @@ class Handover:
         self,
         lane: LaneFacts,
         events: list[Spooled],
-        source: str | None,
+        mark: int,
         tried: Mapping[int, datetime] = MappingProxyType({}),
     ) -> tuple[list[Spooled], list[Spooled]]:
-        """Those that the log does not have, and those that it has already.
+        """Those that the log does not have, and those that it has already: up to the mark, all.
 
         `tried` says of some, by their index, when they may have got there; of others in doubt it
         is known that they came when they were accepted, or never.
         """
-        mark = 0 if source is None else await self._mark(lane, source)
         known = {s.index for s in events if s.event.seq <= mark} if mark else set()
         doubtful = [s for s in events if s.event.doubt is True and s.index not in known]
         if doubtful:
@@ -192,22 +192,15 @@ class Handover:
             return events, []
         return [s for s in events if s.index not in known], [s for s in events if s.index in known]
 
-    async def _mark(self, lane: LaneFacts, source: str) -> int:
-        if lane.lane_id not in self._marked:
-            rows = await self._database.rows("replayed_of_lanes", lane_ids=[lane.lane_id])
-            self._marks.update(((lane_id, of), seq) for lane_id, of, seq in rows)
-            self._marked.add(lane.lane_id)
-        return self._marks.get((lane.lane_id, source), 0)
-
-    def forget_mark(self, lane: LaneFacts) -> None:
-        """A commit failed: only the log knows how far it came."""
-        self._marked.discard(lane.lane_id)
+    async def marks(self, source: str) -> dict[int, int]:
+        """How far a source has come, by lane. Whoever begins with a source asks anew: after a
+        commit that failed only the log knows.
+        """
+        return dict(await self._database.rows("replayed_of_source", source=source))
 
     async def forget_sources(self, sources: list[str]) -> None:
-        """All of what these numbered is in the log, and the files are gone."""
+        """Their files are gone, durably."""
         await self._database.rows("replayed_forget", sources=sources)
-        self._marks.clear()
-        self._marked.clear()
 
     async def _in_log(self, lane: LaneFacts, doubtful: list[Spooled], since: datetime) -> set[int]:
         # A push that gave up waiting may still be on its way: let it arrive before looking.
@@ -221,6 +214,15 @@ class Handover:
         stored = {(row[0], bytes(row[1])) for row in rows}
         return {s.index for s in doubtful if (s.event.transaction_id, s.payload) in stored}
 
+    async def prepare(self, lanes: Sequence[tuple[LaneFacts, list[Spooled]]]) -> None:
+        """Have the lanes in memory; what can be read of them together is."""
+        absent: dict[int, list[LaneFacts]] = {}
+        for lane, _ in lanes:
+            if lane.lane_id not in self._shards[lane.shard_id].entries:
+                absent.setdefault(lane.shard_id, []).append(lane)
+        for shard_id, facts in absent.items():
+            await self._shards[shard_id].lanes(facts)
+
     async def bite(
         self,
         lane: LaneFacts,
@@ -229,8 +231,11 @@ class Handover:
         check: Callable[[], None] = lambda: None,
         *,
         apart: bool = False,
-    ) -> Bite:
-        """Append events; they are in the log once the ticket is done.
+    ) -> tuple[Bite | None, list[Refused]]:
+        """Append events; they are in the log once the ticket of the bite is done.
+
+        Should some have transaction ids that stand for other payloads, nothing is appended: set
+        them aside first, for the commit of the others says that all before them is done.
 
         `check` may refuse at the last moment: behind it nothing is awaited. With `apart` they get
         a commit of their own: if it is refused, nothing else is to blame.
@@ -242,6 +247,9 @@ class Handover:
         arrivals.source, arrivals.accepted_ms = source, accepted_ms
         results: list[PushResult | None] = [None] * len(events)
         check()
+        refused = conflicts(entry, arrivals.ids, arrivals.payloads, accepted_ms)
+        if refused:
+            return None, [(events[at], error) for at, error in refused]
         if apart:
             shard.seal()
         now_ms = self._now_ms()
@@ -250,18 +258,7 @@ class Handover:
         ticket = shard.ticket()
         if apart:
             shard.seal()
-        return Bite(lane, shard, shard.epoch, events, results, ticket, apart)
-
-    async def conflicts(
-        self, lane: LaneFacts, events: list[Spooled]
-    ) -> list[tuple[Spooled, SpillwayError]]:
-        """Those whose transaction ids stand for other payloads already."""
-        accepted_ms = _accepted_ms(events)
-        entry = await self._entry(self._shards[lane.shard_id], lane, accepted_ms)
-        ids = [spooled.event.transaction_id for spooled in events]
-        payloads = [spooled.payload for spooled in events]
-        found = conflicts(entry, ids, payloads, accepted_ms)
-        return [(events[at], error) for at, error in found]
+        return Bite(lane, shard, shard.epoch, events, results, ticket, apart), []
 
     async def _entry(self, shard: Shard, lane: LaneFacts, accepted_ms: int) -> LaneEntry:
         """The lane in memory, with its dedupe window."""

@@ -162,7 +162,7 @@ class Revival(Duty):
         tried = {at: one.tried_at for at, one in chosen.items() if one.tried_at is not UNSET}
         wanted: list[tuple[LaneFacts, list[Spooled]]] = []
         for lane, spooled in found.lanes.values():
-            news, stored = await self._handover.split(lane, spooled, None, tried)
+            news, stored = await self._handover.split(lane, spooled, 0, tried)
             outcomes += [(s, None) for s in stored]
             wanted.append((lane, news))
         await self._begin(file, chosen, {s.index for _, news in wanted for s in news})
@@ -219,7 +219,12 @@ class Revival(Duty):
     async def _give(
         self, lane: LaneFacts, some: list[Spooled], *, apart: bool = False
     ) -> list[Outcome]:
-        bite = await self._handover.bite(lane, some, None, apart=apart)
+        bite, refused = await self._handover.bite(lane, some, None, apart=apart)
+        if bite is None:
+            outcomes: list[Outcome] = [(s, error_trouble(error)) for s, error in refused]
+            gone = {s.index for s, _ in refused}
+            rest = [s for s in some if s.index not in gone]
+            return outcomes + (await self._give(lane, rest, apart=apart) if rest else [])
         try:
             await bite.ticket
         except SpillwayError as error:

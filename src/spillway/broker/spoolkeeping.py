@@ -46,6 +46,7 @@ from spillway.wire import (
     SpoolRepairRequest,
     SpoolReply,
     SpoolRetryRequest,
+    SpoolStuck,
     SpoolVerifyReply,
     SpoolVerifyRequest,
     VerbReply,
@@ -115,6 +116,11 @@ class Spoolkeeping:
             queues=self._queues(),
             held=[_lane(held) for held in self._replay.held],
             foreign=spool.foreign,
+            stuck=[
+                SpoolStuck(file, trouble.code, trouble.message, trouble.hint)
+                for file, trouble in self._replay.troubles.items()
+            ],
+            queues_more=max(0, sum(n > 0 for n in spool.by_queue.values()) - QUEUES_SHOWN_MAX),
         )
 
     def _queues(self) -> list[SpoolQueue]:

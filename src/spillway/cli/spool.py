@@ -89,6 +89,8 @@ def status(
         sys.stdout.write("\n")
         rows = ((one.queue, one.org, one.events) for one in now.queues)
         print_table(("QUEUE", "ORG", "WAITING"), rows)
+        if now.queues_more:
+            say(f"and {counted(now.queues_more, 'more queue')}")
     _tell_troubles(now)
 
 

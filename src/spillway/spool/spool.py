@@ -79,6 +79,8 @@ class Spool:
         self.bytes = 0
         self.quarantined = 0
         self.foreign: list[str] = []
+        self.gone: list[str] = []
+        """Files that are no more, and whose marks the log may forget."""
         self.accepted = 0
         self.refused = 0
         self.hold: Hold | None = None
@@ -219,6 +221,7 @@ class Spool:
             insort(self.files, file, key=lambda one: disk.age(one.name))
             opened.events -= file.events
             opened.oldest_ms = self._now_ms()
+            log.info("spool_buffered", events=file.events, file=file.name)
 
     # ------------------------------------------------------------ replay
 
@@ -247,8 +250,15 @@ class Spool:
         self.reached("after_delete")
         self._forget(file)
 
+    def lose(self, file: BufferFile) -> None:
+        """Somebody took it away. Whose order it held nobody knows until the spool is empty."""
+        self.pending -= file.left
+        file.left = 0
+        self._forget(file)
+
     def _forget(self, file: BufferFile) -> None:
         self.files.remove(file)
+        self.gone.append(file.path.stem)
         self.bytes -= file.bytes
         if not self.pending:
             # A line that was damaged while it waited was counted and never counted back.

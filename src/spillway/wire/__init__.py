@@ -91,6 +91,7 @@ from spillway.wire.spool import (
     SpoolRepairRequest,
     SpoolReply,
     SpoolRetryRequest,
+    SpoolStuck,
     SpoolVerifyReply,
     SpoolVerifyRequest,
 )
@@ -182,6 +183,7 @@ __all__ = [
     "SpoolRepairRequest",
     "SpoolReply",
     "SpoolRetryRequest",
+    "SpoolStuck",
     "SpoolVerifyReply",
     "SpoolVerifyRequest",
     "Start",
