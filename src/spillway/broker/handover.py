@@ -8,6 +8,7 @@ a client's own repeat is found by the queue's dedupe window, as of the moment of
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -266,6 +267,13 @@ class Handover:
         if entry is None or entry.lane.dedupe is None:
             entry = await self._intake.ready(shard, lane, accepted_ms)
         return entry
+
+    async def settle(self) -> None:
+        """Wait until whatever was decided is in the log, or known not to be."""
+        for shard in self._shards:
+            if shard.owned:
+                with suppress(SpillwayError):
+                    await shard.flush()
 
     @property
     def is_owner(self) -> bool:

@@ -100,6 +100,10 @@ class Replay(Duty):
         """The lanes that were passed over, with the reason."""
         return list(self._carrier.held.values())
 
+    async def settle(self) -> None:
+        """Wait for all commits that are under way."""
+        await self._handover.settle()
+
     @property
     def troubles(self) -> dict[str, Trouble]:
         """The files that were passed over for what is wrong with the disk."""
