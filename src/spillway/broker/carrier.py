@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Callable, Container, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import attrgetter
 
 import structlog
 
@@ -265,7 +267,9 @@ class Carrier:
                 self._landed(file, bite)
 
     def _finish(self, file: BufferFile, stored: Iterable[Spooled]) -> None:
-        self.carried += self._spool.finish(file, [(s.index, s.address) for s in stored])
+        for address, some in groupby(stored, attrgetter("address")):
+            indexes = [spooled.index for spooled in some]
+            self.carried += self._spool.finish_all(file, indexes, address)
 
     async def refuse(self, file: BufferFile, refused: Iterable[Refused]) -> bool:
         """Set aside what the log will not have; False: it stays for now."""
@@ -362,8 +366,9 @@ async def _windows(file: BufferFile, size: Callable[[], int]) -> AsyncGenerator[
 def _read(file: BufferFile, texts: list[bytes], at: int, aside: Container[int | bytes]) -> Window:
     """What stands in a window and is not done; `aside` marks what is in `failed/` already."""
     window = Window()
+    done = file.done or bytes(at + len(texts))
     for index, text in enumerate(texts, at):
-        if file.is_done(index):
+        if done[index]:
             continue
         try:
             one = event.read(text)

@@ -248,7 +248,7 @@ class Handover:
         arrivals.source, arrivals.accepted_ms = source, accepted_ms
         results: list[PushResult | None] = [None] * len(events)
         check()
-        refused = conflicts(entry, arrivals.ids, arrivals.payloads, accepted_ms)
+        refused = conflicts(entry, arrivals, accepted_ms)
         if refused:
             return None, [(events[at], error) for at, error in refused]
         if apart:
@@ -311,14 +311,15 @@ def _accepted_ms(events: list[Spooled]) -> int:
 def _arrivals(lane: LaneFacts, events: list[Spooled]) -> Arrivals:
     """Events as columns."""
     items = [spooled.item for spooled in events]
+    is_plain = not any(items)
     return Arrivals(
         lane,
         Address(lane.queue.org, lane.queue.name, lane.partition),
         list(range(len(events))),
-        [item or PLAIN for item in items],
+        [PLAIN] * len(items) if is_plain else [item or PLAIN for item in items],
         [spooled.payload for spooled in events],
         [spooled.event.transaction_id for spooled in events],
-        is_plain=not any(items),
+        is_plain=is_plain,
         has_given_ids=True,
         is_quiet=True,
         seqs=[spooled.event.seq for spooled in events],

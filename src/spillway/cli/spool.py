@@ -183,6 +183,8 @@ def list_files(
         return
     headings = ("FILE", "STATE", "STREAM", "EVENTS", "LEFT", "BYTES", "OLDEST")
     print_table(headings, map(_file_row, files))
+    if found.more_files:
+        say(f"and more: spillway spool list --limit {limit * 10}")
     say(f"look inside: spillway spool show {files[0].file}")
 
 
@@ -218,6 +220,8 @@ def show(
     else:
         headings = ("LINE", "QUEUE", "PARTITION", "KEY", "TRANSACTION", "PAYLOAD", "STATE")
         print_table(headings, map(_event_row, events))
+        if found.next_line:
+            say(f"and more: spillway spool show {name} --from {found.next_line}")
         _say_way_back(name, events)
 
 

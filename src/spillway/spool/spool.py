@@ -5,7 +5,7 @@ import shutil
 import time
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -237,12 +237,15 @@ class Spool:
 
     def finish(self, file: BufferFile, done: Iterable[tuple[int, Address | None]]) -> int:
         """These events of a file are in the log or set aside; how many were not so before."""
-        gone = Counter(address for index, address in done if file.finish(index))
-        for address, count in gone.items() if file.is_counted else ():
-            if address is not None:
-                self._count(file.stream, address, -count)
-        self.pending -= gone.total()
-        return gone.total()
+        return sum(self.finish_all(file, [index], address) for index, address in done)
+
+    def finish_all(self, file: BufferFile, indexes: Sequence[int], address: Address | None) -> int:
+        """As `finish`, for events of one address, in their order."""
+        gone = file.finish_all(indexes)
+        if gone and address is not None and file.is_counted:
+            self._count(file.stream, address, -gone)
+        self.pending -= gone
+        return gone
 
     async def remove(self, file: BufferFile) -> None:
         """A file all of whose events are done."""

@@ -191,6 +191,16 @@ def test_no_files_are_said_not_shown(run):
     assert (result.stdout, "the spool is empty" in result.stderr) == ("", True)
 
 
+def test_a_page_is_not_taken_for_all(run):
+    """Where it goes on is said."""
+    files = reply({"files": [FILE, FILE], "next": "failover_1.buf"})
+    told = run("spool list --limit 2 --failed", files).stderr
+    assert "and more: spillway spool list --limit 20" in told
+    events = reply({"file": "f", "state": "waiting", "events": [EVENT], "next": 9})
+    told = run("spool show f --limit 1", events).stderr
+    assert "and more: spillway spool show f --from 9" in told
+
+
 def test_a_file_that_does_not_wait_may_have_failed(run):
     """Its events are shown with what to do about them."""
     gone = refusal("spool_file_not_found", 404)
