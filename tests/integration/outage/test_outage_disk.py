@@ -8,6 +8,15 @@ import pytest
 from spillway.log.database import Database
 from spillway.spool import folder as disk
 
+FORBIDDEN = """
+    CREATE FUNCTION forbidden() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = 'permission denied';
+    END $$;
+    CREATE TRIGGER forbidden BEFORE INSERT ON spillway.message_batch
+    FOR EACH ROW EXECUTE FUNCTION forbidden()
+"""
+
 
 @pytest.fixture
 def no_room(monkeypatch):
@@ -129,13 +138,14 @@ async def test_a_file_that_somebody_took_away_is_no_obstacle(open_desk, database
             "ALTER TABLE spillway.replayed RENAME TO gone",
             "ALTER TABLE spillway.gone RENAME TO replayed",
         ),
+        (FORBIDDEN, "DROP TRIGGER forbidden ON spillway.message_batch"),
     ],
-    ids=["no batches", "no marks"],
+    ids=["no batches", "no marks", "no permission"],
 )
 async def test_what_every_event_would_meet_is_the_fault_of_none(  # noqa: PLR0917 (a table)
     open_desk, database, drained, eventually_async, broken, mended
 ):
-    """A table is missing: nothing goes to `failed/`, and all of it in once it is there."""
+    """A table or a permission is missing: nothing goes to `failed/`, and in once it is there."""
     async with open_desk(num_shards=1) as desk:
         await desk.queue()
         async with database.away():
