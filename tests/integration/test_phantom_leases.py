@@ -8,6 +8,7 @@ import pytest
 from spillway import wire
 from spillway.broker.settlement import Settled
 from spillway.core.errors import DatabaseUnavailableError
+from spillway.log.writer import Writer
 
 
 async def test_a_lease_whose_bodies_cannot_be_read_is_given_back(
@@ -58,5 +59,32 @@ async def test_a_lease_beside_a_settlement_that_fails_is_given_back(
     with pytest.raises((DatabaseUnavailableError, asyncio.CancelledError)):
         await asking
     assert await desk.counts() == {"ready": 1}
+    (message,) = await desk.lease()
+    assert message.attempt == 1
+
+
+async def test_a_lease_asked_of_a_frozen_database_holds_nothing_later(
+    desk, monkeypatch, eventually_async
+):
+    """Its commit lands when PostgreSQL wakes up, and nobody has the message by then."""
+    await desk.queue(max_attempts=1)
+    await desk.push(1)
+    awake = asyncio.Event()
+    write = Writer.write
+
+    async def frozen(self, *arguments):
+        await awake.wait()
+        return await write(self, *arguments)
+
+    monkeypatch.setattr(Writer, "write", frozen)
+    assert await desk.lease() == []
+    assert desk.broker.breaker.is_open
+    awake.set()
+    await eventually_async(lambda: not desk.broker.breaker.is_open, 20)
+
+    async def is_free():
+        return await desk.counts() == {"ready": 1}
+
+    await eventually_async(is_free, 20)
     (message,) = await desk.lease()
     assert message.attempt == 1

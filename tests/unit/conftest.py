@@ -117,6 +117,11 @@ SPOOL_IN_TROUBLE = {
         "org": "default", "queue": "orders", "partition": "p1", "code": "queue_full",
         "message": "it is full", "hint": "x",
     }],
+    "stuck": [{
+        "file": "failover_2.buf", "code": "spool_folder", "message": "it cannot be read",
+        "hint": "mend the disk",
+    }],
+    "queues_more": 7,
 }  # fmt: skip
 
 

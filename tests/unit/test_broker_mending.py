@@ -81,7 +81,7 @@ def test_a_damaged_line_is_accepted_as_it_reads():
     [line] = event.lines([GIVEN])
     text = line.rstrip(b"\n").replace(b'"k"', b'"K"')
     new = accepted(damaged(text))
-    assert (new.key, new.seq, new.error.code) == ("K", 7, "damaged_line")
+    assert (new.key, new.seq, new.error.code) == ("K", 0, "damaged_line")
     assert event.is_whole(event.lines([new])[0].rstrip(b"\n"))
 
 
@@ -113,3 +113,16 @@ def test_a_line_that_cannot_be_read_needs_a_whole_event():
     assert new.accepted_at == AT
     other = mended(broken, SpoolMended(queue="q", payload=Raw(b"1")), NOW_MS)
     assert len({new.transaction_id, other.transaction_id, ""}) == 3
+
+
+def test_a_mended_conflict_is_no_longer_one(failed):
+    """It waits for a person, and that one has come; what it was is still told."""
+    failed.error = Trouble("transaction_conflict", "the id is version 1", "")
+    new = mended(failed, SpoolMended(transaction_id="t-2"), NOW_MS)
+    assert (new.error.code, "the id is version 1" in new.error.message) == ("mended", True)
+
+
+def test_an_attempt_that_was_cut_off_is_still_looked_for(failed):
+    """Whatever a person changes, the log may have it."""
+    failed.tried_at = AT
+    assert mended(failed, SpoolMended(queue="other"), NOW_MS).tried_at == AT

@@ -60,12 +60,14 @@ class Arrivals:
     echoes: list[tuple[int, PushItem, int]] = field(default_factory=list)
     """Repeats of an item of the same request, with the version that it is meant to get."""
     source: str | None = None
-    """Who numbered them, if they come out of the spool; `seqs` are the numbers."""
+    """The file that they come from, out of the spool; `seqs` are their numbers there."""
     seqs: list[int] = field(default_factory=list)
     accepted_ms: int | None = None
     """When they were accepted, if that is not now: repeats are looked for as of then."""
     is_quiet: bool = False
     """Whether nobody waits for their versions: what has no result then is stored."""
+    are_new: bool = False
+    """Whether it is known in this turn of the loop that no id of them was seen before."""
 
     @classmethod
     def at(cls, lane: LaneFacts) -> "Arrivals":
@@ -194,7 +196,7 @@ def _dedupe(
     prints = list(map(hash, arrivals.payloads))
     if dedupe is not None:
         _slide(dedupe, entry, now_ms)
-    if dedupe is None or dedupe.knows_none(arrivals.ids):
+    if dedupe is None or arrivals.are_new or dedupe.knows_none(arrivals.ids):
         return arrivals, prints
     kept: list[int] = []
     versions: dict[str, tuple[int, int]] = {}
@@ -223,14 +225,16 @@ def _dedupe(
 
 
 def conflicts(
-    entry: LaneEntry, ids: list[str], payloads: list[bytes], seen_ms: int
+    entry: LaneEntry, arrivals: Arrivals, seen_ms: int
 ) -> list[tuple[int, TransactionConflictError]]:
     """Which of these the lane would refuse, by their place: their id stands for another payload."""
+    ids, payloads = arrivals.ids, arrivals.payloads
     dedupe = entry.lane.dedupe
     if dedupe is None:
         return []
     _slide(dedupe, entry, seen_ms)
-    if dedupe.knows_none(ids):
+    arrivals.are_new = dedupe.knows_none(ids)
+    if arrivals.are_new:
         return []
     found: list[tuple[int, TransactionConflictError]] = []
     firsts: dict[str, int] = {}

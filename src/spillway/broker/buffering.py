@@ -24,7 +24,7 @@ class Buffering:
         self._spool = spool
         self._breaker = breaker
 
-    def _takes_all(self) -> bool:
+    def takes_all(self) -> bool:
         """Whether no push is to go to the log now."""
         return self._breaker.is_open or self._spool.hold is not None
 
@@ -32,19 +32,19 @@ class Buffering:
     def is_idle(self) -> bool:
         """Whether there is nothing to stand behind: every push goes to the log."""
         spool = self._spool
-        return not spool.pending and spool.gate.is_known and not self._takes_all()
+        return not spool.pending and spool.gate.is_known and not self.takes_all()
 
     async def divide(self, arrivals: list[Arrivals]) -> tuple[list[Arrivals], list[Arrivals]]:
         """Those that may go to the log, and those that stand behind others in files."""
         spool = self._spool
-        if self._takes_all():
+        if self.takes_all():
             return [], arrivals
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DOOR_S
         while any(self._waits(one) for one in arrivals):
             if not await spool.at_door(deadline - loop.time()):
                 break
-        if self._takes_all():
+        if self.takes_all():
             return [], arrivals
         free = [one for one in arrivals if not self._waits(one)]
         return free, [one for one in arrivals if self._waits(one)]

@@ -1,26 +1,32 @@
-"""Carries the events of one buffer file into the log, several commits side by side."""
+"""Carries the events of buffer files into the log, several commits side by side."""
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import AsyncGenerator, Callable, Container, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import attrgetter
 
 import structlog
 
 from spillway.broker.append import error_detail
 from spillway.broker.facts import LaneFacts
-from spillway.broker.handover import Bite, Handover, Spooled, bites, is_ours
+from spillway.broker.handover import Bite, Handover, Refused, Spooled, bites, is_ours
 from spillway.core.errors import (
     CommitRefusedError,
     DamagedLineError,
     QueueFullError,
     SpillwayError,
+    SpoolFolderError,
+    SpoolFullError,
 )
-from spillway.spool import event, names
+from spillway.spool import event
 from spillway.spool import folder as disk
 from spillway.spool.event import Address, Event, Failed, Trouble
 from spillway.spool.folder import BufferFile
+from spillway.spool.quarantine import Mark
 from spillway.spool.spool import Spool
 
 log = structlog.get_logger(__name__)
@@ -36,6 +42,10 @@ class ReplayInterruptedError(SpillwayError):
     code = "replay_interrupted"
     status = 503
     transient = True
+
+
+class _UnreadableError(Exception):
+    """The disk does not give us a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,21 @@ class Window:
     """A crash came between their way into `failed/` and the end of the file."""
 
 
+@dataclass(slots=True)
+class _Source:
+    """A file on its way, and what earlier attempts did of it."""
+
+    file: BufferFile
+    marks: dict[int, int]
+    """How far it has come, by lane."""
+    aside: set[Mark]
+
+    @property
+    def name(self) -> str:
+        """Under which the log knows it: by itself, so that no other file speaks for it."""
+        return self.file.path.stem
+
+
 class Carrier:
     """Window by window: read, sort by lane, append, wait for the commits, mark as done."""
 
@@ -67,163 +92,212 @@ class Carrier:
         self._is_live = is_live
         self._pause_share = pause_share
         self._suspects: set[int] = set()
-        self._under_way: deque[Bite] = deque()
+        self._under_way: deque[tuple[BufferFile, Bite]] = deque()
         self.held: dict[int, Held] = {}
+        self.troubles: dict[BufferFile, Trouble] = {}
+        """The files of which something cannot go on now, whatever the lanes say."""
+        self._shut: set[tuple[str, str]] = set()
+        """Queues one of whose events should be set aside and cannot: the mark of a later one would
+        say that it is done.
+        """
         self.carried = 0
 
-    async def carry(self, file: BufferFile) -> None:
-        """All of a file that can go; what is left belongs to lanes that are held."""
-        offset, at = 0, 0
-        aside = await asyncio.to_thread(self._spool.quarantine.marks, file.name)
+    def holds(self, file: BufferFile) -> bool:
+        """Whether what is left of a file has a reason to be left."""
+        return bool(self.held or self._shut) or file in self.troubles
+
+    def look_again(self) -> None:
+        """What could not go on perhaps can."""
+        self.held.clear()
+        self.troubles.clear()
+        self._shut.clear()
+
+    async def carry(self, files: Iterable[BufferFile]) -> None:
+        """All of some files that can go, one behind the other, in one stream of commits."""
         try:
-            while True:
-                size = POLITE_BYTES if self._is_live() else disk.WINDOW_BYTES
-                texts, offset = await asyncio.to_thread(disk.read_window, file.path, offset, size)
-                if not texts:
-                    break
-                await self._window(file, _read(file, texts, at, aside))
-                at += len(texts)
+            for file in files:
+                await self._file(file)
             while self._under_way:
-                await self._reap(file)
+                await self._reap()
         except asyncio.CancelledError:
             self._under_way.clear()  # the broker stops, and so do the commits
             raise
         except BaseException:
-            await self._abandon(file)
+            await self._abandon()
             raise
 
-    async def _window(self, file: BufferFile, window: Window) -> None:
+    async def _file(self, file: BufferFile) -> None:
+        if not file.left:
+            return
+        try:
+            aside = await _marks_aside(self._spool, file)
+            source = _Source(file, await self._handover.marks(file.path.stem), aside)
+            at = 0
+            async with aclosing(_windows(file, self._window_bytes)) as windows:
+                async for texts in windows:
+                    await self._window(source, _read(file, texts, at, aside))
+                    at += len(texts)
+        except _UnreadableError as error:
+            self._unreadable(file, error)
+
+    def _window_bytes(self) -> int:
+        return POLITE_BYTES if self._is_live() else disk.WINDOW_BYTES
+
+    def _unreadable(self, file: BufferFile, error: _UnreadableError) -> None:
+        if isinstance(error.__cause__, FileNotFoundError):
+            log.critical("spool_file_gone", file=file.name, events=file.left)
+            self._spool.lose(file)
+            return
+        message = f"{file.left} events wait in a file that cannot be read: {error}"
+        self.troubles[file] = Trouble(SpoolFolderError.code, message, "mend the disk of the spool")
+        log.critical("spool_file_unreadable", file=file.name, events=file.left, error=str(error))
+
+    async def _window(self, source: _Source, window: Window) -> None:
+        file = source.file
         self._spool.finish(file, window.aside)
         await self.set_aside(file, window.damaged)
         by_lane = await self._handover.sort(window.found)
-        await self.set_aside(file, [_failed(s, error_trouble(e)) for s, e in by_lane.refused])
-        source = names.source_of(file.name)
-        for lane, spooled in by_lane.lanes.values():
-            if lane.lane_id not in self.held:
-                await self._lane(file, lane, spooled, source)
+        await self.refuse(file, by_lane.refused)
+        lanes = [(lane, some) for lane, some in by_lane.lanes.values() if not self._waits(lane)]
+        await self._handover.prepare(lanes)
+        for lane, spooled in lanes:
+            await self._lane(source, lane, spooled)
 
-    async def _lane(
-        self, file: BufferFile, lane: LaneFacts, spooled: list[Spooled], source: str
-    ) -> None:
+    def _waits(self, lane: LaneFacts) -> bool:
+        return lane.lane_id in self.held or (lane.queue.org, lane.queue.name) in self._shut
+
+    async def _lane(self, source: _Source, lane: LaneFacts, spooled: list[Spooled]) -> None:
         self._check(lane)
-        wanted, stored = await self._handover.split(lane, spooled, source)
-        self._finish(file, stored)
+        mark = source.marks.get(lane.lane_id, 0)
+        wanted, stored = await self._handover.split(lane, spooled, mark)
+        self._finish(source.file, stored)
         suspect = lane.lane_id in self._suspects
         for some in bites(wanted, 1 if suspect else self._spool.config.max_batch):
             polite = suspect or self._is_live()
             while len(self._under_way) >= (1 if polite else UNDER_WAY_MAX):
-                await self._reap(file)
-            if lane.lane_id in self.held:
+                await self._reap()
+            if self._waits(lane):
                 return
-            await self._bite(file, lane, some, source, polite=polite, apart=suspect)
+            await self._bite(source, lane, some, polite=polite, apart=suspect)
         self._suspects.discard(lane.lane_id)
 
     async def _bite(
-        self,
-        file: BufferFile,
-        lane: LaneFacts,
-        some: list[Spooled],
-        source: str,
-        *,
-        polite: bool,
-        apart: bool,
+        self, source: _Source, lane: LaneFacts, some: list[Spooled], *, polite: bool, apart: bool
     ) -> None:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
-        some = await self._without_conflicts(file, lane, some)
-        if not some:
+        bite = await self._appended(source, lane, some, apart=apart)
+        if bite is None:
             return
-        bite = await self._handover.bite(lane, some, source, lambda: self._check(lane), apart=apart)
-        self._under_way.append(bite)
+        self._under_way.append((source.file, bite))
         self._spool.reached("mid_batch")
         full = next((r for r in bite.results if r and r.error and _is_full(r.error.code)), None)
         if full is not None and full.error is not None:
             error = full.error
             self.held[lane.lane_id] = Held(lane, Trouble(error.code, error.message, error.hint))
         if polite:
-            await self._reap(file)
+            await self._reap()
             share = self._pause_share if self._is_live() else 0
             await asyncio.sleep((loop.time() - started_s) * share)
         else:
             await asyncio.sleep(0)
 
-    async def _without_conflicts(
-        self, file: BufferFile, lane: LaneFacts, some: list[Spooled]
-    ) -> list[Spooled]:
-        """Set those aside first: the commit of the others says that all before them is done."""
-        refused = await self._handover.conflicts(lane, some)
-        if not refused:
-            return some
-        await self.set_aside(file, [_failed(s, error_trouble(e)) for s, e in refused])
-        gone = {spooled.index for spooled, _ in refused}
-        return [spooled for spooled in some if spooled.index not in gone]
+    async def _appended(
+        self, source: _Source, lane: LaneFacts, some: list[Spooled], *, apart: bool
+    ) -> Bite | None:
+        """Those that the log will have; the others are set aside before."""
+        while some:
+            bite, refused = await self._handover.bite(
+                lane, some, source.name, lambda: self._check(lane), apart=apart
+            )
+            if bite is not None:
+                return bite
+            if not await self.refuse(source.file, refused):
+                return None
+            gone = {spooled.index for spooled, _ in refused}
+            some = [spooled for spooled in some if spooled.index not in gone]
+        return None
 
     def _check(self, lane: LaneFacts) -> None:
         """What follows a commit that failed must not overtake it."""
-        if any(bite.is_interrupted for bite in self._under_way):
+        if any(bite.is_interrupted for _, bite in self._under_way):
             raise ReplayInterruptedError("a commit under way failed")
+        if self._spool.hold is not None:
+            raise ReplayInterruptedError(f"{self._spool.hold.actor} holds the spool")
         self._handover.check_owned(lane)
 
-    async def _reap(self, file: BufferFile) -> None:
+    async def _reap(self) -> None:
         """Wait for the oldest commit."""
-        bite = self._under_way.popleft()
+        file, bite = self._under_way.popleft()
         try:
             await bite.ticket
         except SpillwayError as error:
-            self._handover.forget_mark(bite.lane)
             if not _is_refusal(error):
                 raise
             await self._blame(file, bite, error)
             return
         self._spool.reached("after_commit_before_delete")
-        await self._landed(file, bite)
+        self._landed(file, bite)
 
-    async def _landed(self, file: BufferFile, bite: Bite) -> None:
-        if not any(bite.results):
-            self._finish(file, bite.events)
-            return
-        stored: list[Spooled] = []
-        refused: list[tuple[Spooled, Trouble]] = []
-        for spooled, result in zip(bite.events, bite.results, strict=True):
-            error = None if result is None else result.error
-            if error is None:
-                stored.append(spooled)
-            elif not _is_full(error.code):
-                refused.append((spooled, Trouble(error.code, error.message, error.hint)))
+    def _landed(self, file: BufferFile, bite: Bite) -> None:
+        """All but those for which there was no room."""
+        stored = bite.events
+        if any(bite.results):
+            pairs = zip(bite.events, bite.results, strict=True)
+            stored = [spooled for spooled, result in pairs if not (result and result.error)]
         self._finish(file, stored)
-        await self.set_aside(file, [_failed(s, trouble) for s, trouble in refused])
 
     async def _blame(self, file: BufferFile, bite: Bite, error: SpillwayError) -> None:
         """PostgreSQL refuses something in it for good: find out which event it is."""
         if not bite.apart or error.transient:
             self._suspects.add(bite.lane.lane_id)
             raise ReplayInterruptedError(f"one event of a commit: {error.message}")
-        await self.set_aside(file, [_failed(bite.events[0], error_trouble(error))])
+        await self.refuse(file, [(bite.events[0], error)])
 
-    async def _abandon(self, file: BufferFile) -> None:
+    async def _abandon(self) -> None:
         """Whatever landed is done; the rest is looked at again."""
         while self._under_way:
-            bite = self._under_way.popleft()
+            file, bite = self._under_way.popleft()
             try:
                 await bite.ticket
             except SpillwayError as error:
-                self._handover.forget_mark(bite.lane)
                 if _is_refusal(error):
                     self._suspects.add(bite.lane.lane_id)
             else:
-                await self._landed(file, bite)
+                self._landed(file, bite)
 
     def _finish(self, file: BufferFile, stored: Iterable[Spooled]) -> None:
-        self.carried += self._spool.finish(file, [(s.index, s.address) for s in stored])
+        for address, some in groupby(stored, attrgetter("address")):
+            indexes = [spooled.index for spooled in some]
+            self.carried += self._spool.finish_all(file, indexes, address)
+
+    async def refuse(self, file: BufferFile, refused: Iterable[Refused]) -> bool:
+        """Set aside what the log will not have; False: it stays for now."""
+        at = datetime.now(UTC)
+        return await self.set_aside(
+            file,
+            [
+                (s.index, s.address, event.failed(s.event, error_trouble(error), at))
+                for s, error in refused
+            ],
+        )
 
     async def set_aside(
         self, file: BufferFile, records: list[tuple[int, Address | None, Failed]]
-    ) -> None:
-        """Quarantine events of a file, each with its reason; durable before they are done."""
+    ) -> bool:
+        """Quarantine events of a file, each with its reason; durable before they are done.
+
+        False: the disk does not take them. They stay where they are, and so do their queues.
+        """
         if not records:
-            return
+            return True
         failed = [record for _, _, record in records]
-        await asyncio.to_thread(self._spool.quarantine.add, file.name, failed)
+        try:
+            await asyncio.to_thread(self._spool.quarantine.add, file.name, failed)
+        except OSError as error:
+            self._shut.update((home.org, home.queue) for _, home, _ in records if home is not None)
+            self._no_room(file, len(records), error)
+            return False
         self._spool.reached("mid_quarantine")
         for _, _, record in records[:10]:
             log.warning(
@@ -234,6 +308,12 @@ class Carrier:
             )
         done = [(index, address) for index, address, _ in records]
         self._spool.quarantined += self._spool.finish(file, done)
+        return True
+
+    def _no_room(self, file: BufferFile, count: int, error: OSError) -> None:
+        message = f"failed/ takes nothing, and {count} events belong there: {error}"
+        self.troubles[file] = Trouble(SpoolFullError.code, message, "make room on that disk")
+        log.critical("spool_quarantine_full", file=file.name, events=count, error=str(error))
 
 
 def _is_refusal(error: SpillwayError) -> bool:
@@ -251,16 +331,44 @@ def error_trouble(error: SpillwayError) -> Trouble:
     return Trouble(detail.code, detail.message, detail.hint)
 
 
-def _failed(spooled: Spooled, trouble: Trouble) -> tuple[int, Address | None, Failed]:
-    record = event.failed(spooled.event, trouble, datetime.now(UTC))
-    return spooled.index, spooled.address, record
+# ---------------------------------------------------------------- reading
+
+
+async def _marks_aside(spool: Spool, file: BufferFile) -> set[Mark]:
+    try:
+        return await asyncio.to_thread(spool.quarantine.marks, file.name)
+    except OSError as error:
+        raise _UnreadableError(str(error)) from OSError(str(error))
+
+
+async def _windows(file: BufferFile, size: Callable[[], int]) -> AsyncGenerator[list[bytes]]:
+    """The lines of a file, some at a time; the next ones are read while these are worked on."""
+    loop = asyncio.get_running_loop()
+
+    def read_on(offset: int) -> asyncio.Future[tuple[list[bytes], int]]:
+        return loop.run_in_executor(None, disk.read_window, file.path, offset, size())
+
+    ahead = read_on(0)
+    try:
+        while True:
+            try:
+                texts, offset = await ahead
+            except OSError as error:
+                raise _UnreadableError(str(error)) from error
+            if not texts:
+                return
+            ahead = read_on(offset)
+            yield texts
+    finally:
+        ahead.cancel()
 
 
 def _read(file: BufferFile, texts: list[bytes], at: int, aside: Container[int | bytes]) -> Window:
     """What stands in a window and is not done; `aside` marks what is in `failed/` already."""
     window = Window()
+    done = file.done or bytes(at + len(texts))
     for index, text in enumerate(texts, at):
-        if file.is_done(index):
+        if done[index]:
             continue
         try:
             one = event.read(text)

@@ -1,15 +1,17 @@
 """From the spool into the log: spooled events become messages again, exactly once and in order.
 
 Three things keep an event from being stored twice. The commit that stores it also says how far its
-source has come in its lane, so whatever a crash cut off goes on behind it. Where a push went to a
+file has come in its lane, so whatever a crash cut off goes on behind it. Where a push went to a
 file because the outcome of its commit was not known, the log is asked for its transaction id. And
 a client's own repeat is found by the queue's dedupe window, as of the moment of its acceptance.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from types import MappingProxyType
 
 import msgspec
 from msgspec import Raw
@@ -28,7 +30,7 @@ from spillway.core.errors import (
     SpillwayError,
 )
 from spillway.log.database import Database
-from spillway.spool.event import Address, Event
+from spillway.spool.event import Address, Event, moment
 from spillway.wire import PushItem, PushResult
 
 TOGETHER = timedelta(seconds=1)
@@ -45,6 +47,9 @@ class Spooled(msgspec.Struct, gc=False):
     item: PushItem | None
     """None: a payload is all that it had."""
 
+
+Refused = tuple[Spooled, SpillwayError]
+"""An event that the log will not have, and why."""
 
 PLAIN = PushItem("", Raw(b"null"))
 """Stands for an item that had nothing but a payload, which is in a column of its own."""
@@ -86,7 +91,13 @@ class Sorted:
     """Events by lane in their order, and those that the rules of today refuse."""
 
     lanes: dict[int, tuple[LaneFacts, list[Spooled]]] = field(default_factory=dict)
-    refused: list[tuple[Spooled, SpillwayError]] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+
+    def add(self, later: "Sorted") -> None:
+        """Take in what was sorted behind it."""
+        for lane_id, (lane, events) in later.lanes.items():
+            self.lanes.setdefault(lane_id, (lane, []))[1].extend(events)
+        self.refused += later.refused
 
 
 class Handover:
@@ -103,8 +114,10 @@ class Handover:
         self._shards = shards
         self._database = database
         self._now_ms = now_ms
-        self._marks: dict[tuple[int, str], int] = {}
-        self._marked: set[int] = set()
+
+    def now(self) -> datetime:
+        """The time that messages get."""
+        return moment(self._now_ms())
 
     async def sort(self, events: Sequence[tuple[int, Event]]) -> Sorted:
         """Find the lane of each; transient errors (PostgreSQL is away) are raised."""
@@ -160,39 +173,39 @@ class Handover:
         return mates
 
     async def split(
-        self, lane: LaneFacts, events: list[Spooled], source: str | None
+        self,
+        lane: LaneFacts,
+        events: list[Spooled],
+        mark: int,
+        tried: Mapping[int, datetime] = MappingProxyType({}),
     ) -> tuple[list[Spooled], list[Spooled]]:
-        """Those that the log does not have, and those that it has already."""
-        mark = 0 if source is None else await self._mark(lane, source)
+        """Those that the log does not have, and those that it has already: up to the mark, all.
+
+        `tried` says of some, by their index, when they may have got there; of others in doubt it
+        is known that they came when they were accepted, or never.
+        """
         known = {s.index for s in events if s.event.seq <= mark} if mark else set()
         doubtful = [s for s in events if s.event.doubt is True and s.index not in known]
         if doubtful:
-            known |= await self._in_log(lane, doubtful)
+            since = min(tried.get(s.index, s.event.accepted_at) for s in doubtful)
+            known |= await self._in_log(lane, doubtful, since)
         if not known:
             return events, []
         return [s for s in events if s.index not in known], [s for s in events if s.index in known]
 
-    async def _mark(self, lane: LaneFacts, source: str) -> int:
-        if lane.lane_id not in self._marked:
-            rows = await self._database.rows("replayed_of_lanes", lane_ids=[lane.lane_id])
-            self._marks.update(((lane_id, of), seq) for lane_id, of, seq in rows)
-            self._marked.add(lane.lane_id)
-        return self._marks.get((lane.lane_id, source), 0)
-
-    def forget_mark(self, lane: LaneFacts) -> None:
-        """A commit failed: only the log knows how far it came."""
-        self._marked.discard(lane.lane_id)
+    async def marks(self, source: str) -> dict[int, int]:
+        """How far a source has come, by lane. Whoever begins with a source asks anew: after a
+        commit that failed only the log knows.
+        """
+        return dict(await self._database.rows("replayed_of_source", source=source))
 
     async def forget_sources(self, sources: list[str]) -> None:
-        """All of what these numbered is in the log, and the files are gone."""
+        """Their files are gone, durably."""
         await self._database.rows("replayed_forget", sources=sources)
-        self._marks.clear()
-        self._marked.clear()
 
-    async def _in_log(self, lane: LaneFacts, doubtful: list[Spooled]) -> set[int]:
+    async def _in_log(self, lane: LaneFacts, doubtful: list[Spooled], since: datetime) -> set[int]:
         # A push that gave up waiting may still be on its way: let it arrive before looking.
         await self._shards[lane.shard_id].flush()
-        since = min(s.event.accepted_at for s in doubtful)
         rows = await self._database.rows(
             "ids_since",
             lane_id=lane.lane_id,
@@ -202,6 +215,15 @@ class Handover:
         stored = {(row[0], bytes(row[1])) for row in rows}
         return {s.index for s in doubtful if (s.event.transaction_id, s.payload) in stored}
 
+    async def prepare(self, lanes: Sequence[tuple[LaneFacts, list[Spooled]]]) -> None:
+        """Have the lanes in memory; what can be read of them together is."""
+        absent: dict[int, list[LaneFacts]] = {}
+        for lane, _ in lanes:
+            if lane.lane_id not in self._shards[lane.shard_id].entries:
+                absent.setdefault(lane.shard_id, []).append(lane)
+        for shard_id, facts in absent.items():
+            await self._shards[shard_id].lanes(facts)
+
     async def bite(
         self,
         lane: LaneFacts,
@@ -210,8 +232,11 @@ class Handover:
         check: Callable[[], None] = lambda: None,
         *,
         apart: bool = False,
-    ) -> Bite:
-        """Append events; they are in the log once the ticket is done.
+    ) -> tuple[Bite | None, list[Refused]]:
+        """Append events; they are in the log once the ticket of the bite is done.
+
+        Should some have transaction ids that stand for other payloads, nothing is appended: set
+        them aside first, for the commit of the others says that all before them is done.
 
         `check` may refuse at the last moment: behind it nothing is awaited. With `apart` they get
         a commit of their own: if it is refused, nothing else is to blame.
@@ -223,6 +248,9 @@ class Handover:
         arrivals.source, arrivals.accepted_ms = source, accepted_ms
         results: list[PushResult | None] = [None] * len(events)
         check()
+        refused = conflicts(entry, arrivals, accepted_ms)
+        if refused:
+            return None, [(events[at], error) for at, error in refused]
         if apart:
             shard.seal()
         now_ms = self._now_ms()
@@ -231,18 +259,7 @@ class Handover:
         ticket = shard.ticket()
         if apart:
             shard.seal()
-        return Bite(lane, shard, shard.epoch, events, results, ticket, apart)
-
-    async def conflicts(
-        self, lane: LaneFacts, events: list[Spooled]
-    ) -> list[tuple[Spooled, SpillwayError]]:
-        """Those whose transaction ids stand for other payloads already."""
-        accepted_ms = _accepted_ms(events)
-        entry = await self._entry(self._shards[lane.shard_id], lane, accepted_ms)
-        ids = [spooled.event.transaction_id for spooled in events]
-        payloads = [spooled.payload for spooled in events]
-        found = conflicts(entry, ids, payloads, accepted_ms)
-        return [(events[at], error) for at, error in found]
+        return Bite(lane, shard, shard.epoch, events, results, ticket, apart), []
 
     async def _entry(self, shard: Shard, lane: LaneFacts, accepted_ms: int) -> LaneEntry:
         """The lane in memory, with its dedupe window."""
@@ -250,6 +267,13 @@ class Handover:
         if entry is None or entry.lane.dedupe is None:
             entry = await self._intake.ready(shard, lane, accepted_ms)
         return entry
+
+    async def settle(self) -> None:
+        """Wait until whatever was decided is in the log, or known not to be."""
+        for shard in self._shards:
+            if shard.owned:
+                with suppress(SpillwayError):
+                    await shard.flush()
 
     @property
     def is_owner(self) -> bool:
@@ -287,14 +311,15 @@ def _accepted_ms(events: list[Spooled]) -> int:
 def _arrivals(lane: LaneFacts, events: list[Spooled]) -> Arrivals:
     """Events as columns."""
     items = [spooled.item for spooled in events]
+    is_plain = not any(items)
     return Arrivals(
         lane,
         Address(lane.queue.org, lane.queue.name, lane.partition),
         list(range(len(events))),
-        [item or PLAIN for item in items],
+        [PLAIN] * len(items) if is_plain else [item or PLAIN for item in items],
         [spooled.payload for spooled in events],
         [spooled.event.transaction_id for spooled in events],
-        is_plain=not any(items),
+        is_plain=is_plain,
         has_given_ids=True,
         is_quiet=True,
         seqs=[spooled.event.seq for spooled in events],

@@ -113,6 +113,9 @@ class Intake:
                     ready = self.ready(shard, lane, now_ms)
                     entry = await self._breaker.within(deadline_s, ready)
                     now_ms = self._now_ms()
+                    if self._buffering.takes_all():  # somebody holds the spool since then
+                        late.append(arrivals)
+                        continue
                 append(shard, entry, arrivals, results, now_ms)
                 tickets.append((shard.ticket(), arrivals))
             except SpillwayError as error:

@@ -11,9 +11,9 @@ from msgspec.structs import asdict
 
 from spillway.broker.buffering import named, payload_text
 from spillway.broker.intake import PRIORITY_DEFAULT
-from spillway.core.errors import BadRequestError, DamagedLineError
+from spillway.core.errors import BadRequestError, DamagedLineError, TransactionConflictError
 from spillway.spool import event
-from spillway.spool.event import Event, Failed, FailedEvent
+from spillway.spool.event import DamagedLine, Event, Failed, FailedEvent, Trouble
 from spillway.wire import SpoolMended
 
 
@@ -27,7 +27,7 @@ def mended(old: Failed, fields: SpoolMended, now_ms: int) -> FailedEvent:
     if isinstance(old, FailedEvent):
         return _failed(_values(old) | given, old)
     try:
-        base = _values(event.read_unchecked(old.damaged))
+        base = _copied(old)
     except DamagedLineError:
         base = _blank(given, now_ms)
     return _failed(base | given, old)
@@ -40,18 +40,35 @@ def accepted(old: Failed) -> FailedEvent:
             "the line is not damaged: there is nothing to accept",
             hint="give the fields that change, or retry it",
         )
-    return _failed(_values(event.read_unchecked(old.damaged)), old)
+    return _failed(_copied(old), old)
 
 
 def _failed(values: dict[str, Any], old: Failed) -> FailedEvent:
     """With the reason for which it was set aside: that is gone when the retry says so."""
     namespace, task = named(values["queue"])
     values |= {"namespace": namespace, "task": task}
-    return event.failed(Event(**values), old.error, old.failed_at)
+    new = event.failed(Event(**values), _reason(old.error), old.failed_at)
+    if isinstance(old, FailedEvent):
+        new.tried_at = old.tried_at
+    return new
+
+
+def _reason(error: Trouble) -> Trouble:
+    """A conflict is final until somebody mends it: only then it is tried again by itself."""
+    if error.code != TransactionConflictError.code:
+        return error
+    return Trouble("mended", f"mended by hand; before that: {error.message}", "")
 
 
 def _values(one: Event) -> dict[str, Any]:
     return {name: getattr(one, name) for name in Event.__struct_fields__}
+
+
+def _copied(old: DamagedLine) -> dict[str, Any]:
+    """What a damaged line says. It may be a copy of one that waits in the same file: the number,
+    by which what was set aside is known, stays with that one.
+    """
+    return _values(event.read_unchecked(old.damaged)) | {"seq": 0}
 
 
 def _blank(given: dict[str, Any], now_ms: int) -> dict[str, Any]:

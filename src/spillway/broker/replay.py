@@ -5,6 +5,7 @@ lane that cannot go on (its queue is full, say) is passed over, and the others g
 """
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -14,7 +15,7 @@ from spillway.broker.carrier import Carrier, Held
 from spillway.broker.duty import Duty
 from spillway.broker.handover import Handover
 from spillway.core.errors import DatabaseUnavailableError, SpillwayError
-from spillway.spool import names
+from spillway.spool.event import Trouble
 from spillway.spool.folder import BufferFile
 from spillway.spool.spool import Spool
 
@@ -29,6 +30,10 @@ DOOR_EVENTS = 2_000
 """With so few left, pushes to their lanes wait a moment instead of joining them."""
 PROGRESS_S = 5.0
 LOOK_S = 1.0
+STRETCH_S = 0.5
+"""So long nobody else gets at the files."""
+GONE_FILES = 50
+"""So many files go before the log forgets their marks."""
 LEAD = 2
 """How many times as much must go out of the spool as comes in, for replay to be polite."""
 
@@ -65,14 +70,15 @@ class Replay(Duty):
         self._carrier = Carrier(spool, handover, self._is_live, PAUSE_SHARE)
         self._stuck: set[BufferFile] = set()
         self._retry_at_s = 0.0
-        self._sources: set[str] = set()
         self._pushed_s = float("-inf")
         self._pace = Pace()
         self._said_s = 0.0
+        self._empty_at = 0
+        """How many events had been replayed when nothing waited."""
         self._alarmed = False
         self._why = ""
         self.rate = 0.0
-        """Events a second, as of the last file."""
+        """Events a second, of late."""
 
     def note_push(self) -> None:
         """Somebody's push goes to the log."""
@@ -94,6 +100,15 @@ class Replay(Duty):
         """The lanes that were passed over, with the reason."""
         return list(self._carrier.held.values())
 
+    async def settle(self) -> None:
+        """Wait for all commits that are under way."""
+        await self._handover.settle()
+
+    @property
+    def troubles(self) -> dict[str, Trouble]:
+        """The files that were passed over for what is wrong with the disk."""
+        return {file.name: trouble for file, trouble in self._carrier.troubles.items()}
+
     def look_again(self) -> None:
         """The lanes that were passed over are tried now, not in time."""
         self._retry_at_s = 0.0
@@ -105,7 +120,7 @@ class Replay(Duty):
         # Only between two rounds: within one, later files must not overtake what was passed over.
         if self._stuck and time.monotonic() >= self._retry_at_s:
             self._stuck.clear()
-            self._carrier.held.clear()
+            self._carrier.look_again()
 
     def _left(self) -> int:
         """Events that may go now."""
@@ -132,6 +147,8 @@ class Replay(Duty):
         try:
             while self._may_run() and await self._round():
                 self._look_again_in_time()
+            if self._spool.gone and self._breaker.is_steady:
+                await self._forget()
         except DatabaseUnavailableError as error:
             self._breaker.trip(error)
         except SpillwayError as error:
@@ -153,44 +170,61 @@ class Replay(Duty):
         self._why = error.message
 
     async def _round(self) -> int:
-        """Every complete file once, oldest first, and the open one when little else is left."""
+        """The oldest files that may go; the open one too when little else is left."""
         spool = self._spool
         before = self.replayed + spool.quarantined
         if sum(file not in self._stuck for file in spool.files) <= 1:
             if self._left() <= DOOR_EVENTS:
                 spool.close_door()
             await spool.rotate()
-        for file in list(spool.files):
-            if self._may_go() and file not in self._stuck:
-                async with spool.working:
-                    if file in spool.files:
-                        await self._file(file)
-        if self._sources and not spool.pending and not spool.files:
-            # Durably gone: a file that came back without its marks would be stored once more.
-            await spool.sync()
-            await self._handover.forget_sources(sorted(self._sources))
-            self._sources.clear()
+        async with spool.working:
+            await self._stretch()
+        await self._forget()
         return self.replayed + spool.quarantined - before
 
-    async def _file(self, file: BufferFile) -> None:
-        self._sources.add(names.source_of(file.name))
+    async def _stretch(self) -> None:
+        """As many files as go in some time: then it is the turn of others who want the folder."""
+        begun: list[BufferFile] = []
         started_s, before = time.monotonic(), self.replayed
-        if file.left:
-            await self._carrier.carry(file)
+
+        def files() -> Iterator[BufferFile]:
+            for file in [file for file in self._spool.files if file not in self._stuck]:
+                if not self._may_go() or time.monotonic() - started_s > STRETCH_S:
+                    return
+                begun.append(file)
+                yield file
+
+        await self._carrier.carry(files())
+        if self.replayed > before:
             self.rate = (self.replayed - before) / max(time.monotonic() - started_s, 1e-3)
-        if not file.left:
-            await self._remove(file)
-        elif self._carrier.held:
-            self._pass_over(file)
-            await self._spool.pass_over(file)
-        self._say_progress(file)
+        for file in begun:
+            if not file.left:
+                await self._remove(file)
+            elif self._carrier.holds(file):
+                self._pass_over(file)
+                if file not in self._carrier.troubles:
+                    await self._spool.pass_over(file)
+        self._say_progress()
+
+    async def _forget(self) -> None:
+        """Durably gone first: a file that came back without its marks would be stored once more."""
+        spool = self._spool
+        gone = list(spool.gone)
+        if gone and (len(gone) >= GONE_FILES or not (spool.pending or spool.files)):
+            await spool.sync()
+            await self._handover.forget_sources(gone)
+            del spool.gone[: len(gone)]
 
     async def _remove(self, file: BufferFile) -> None:
+        if file not in self._spool.files:
+            return
         try:
             await self._spool.remove(file)
         except OSError as error:
             log.warning("spool_file_stays", file=file.name, error=str(error))
             self._pass_over(file)
+        else:
+            log.info("spool_file_replayed", file=file.name, events=file.events)
 
     def _pass_over(self, file: BufferFile) -> None:
         if not self._stuck:
@@ -199,15 +233,19 @@ class Replay(Duty):
 
     # ------------------------------------------------------------ words
 
-    def _say_progress(self, file: BufferFile) -> None:
-        if not self._spool.pending:
-            log.info("spool_replayed", replayed=self.replayed, last_file=file.name)
+    def _say_progress(self) -> None:
+        pending, gone = self._spool.pending, self.replayed - self._empty_at
+        if not pending:
+            if gone:
+                log.info("spool_replayed", events=gone, replayed=self.replayed)
+            self._empty_at = self.replayed
         elif time.monotonic() - self._said_s > PROGRESS_S:
             self._said_s = time.monotonic()
             log.info(
                 "spool_progress",
-                replayed=self.replayed,
-                pending=self._spool.pending,
+                replayed=gone,
+                total=gone + pending,
+                percent=round(100 * gone / (gone + pending), 1),
                 rate=round(self.rate),
             )
 

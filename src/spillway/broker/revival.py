@@ -1,24 +1,34 @@
-"""Revival: events that were set aside are tried again, and go to the end of their lanes."""
+"""Revival: events that were set aside are tried again, and go to the end of their lanes.
+
+A file of which nothing went in is left alone for twice as many rounds as before, some minutes at
+most, unless a person changes it or asks for it.
+"""
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeGuard
 
 import structlog
+from msgspec import UNSET
 
 from spillway.broker.breaker import Breaker
 from spillway.broker.carrier import error_trouble
 from spillway.broker.duty import Duty
 from spillway.broker.facts import LaneFacts
-from spillway.broker.handover import Handover, Spooled, bites, is_ours
+from spillway.broker.handover import Handover, Sorted, Spooled, bites, is_ours
 from spillway.core.errors import (
     CommitRefusedError,
     DatabaseUnavailableError,
     SpillwayError,
     SpoolFileNotFoundError,
+    TransactionConflictError,
 )
+from spillway.log.connect import was_canceled
 from spillway.spool import folder as disk
 from spillway.spool.event import Event, Failed, FailedEvent, Trouble
-from spillway.spool.quarantine import mark
+from spillway.spool.quarantine import Stamp, mark
 from spillway.spool.spool import Spool
 
 log = structlog.get_logger(__name__)
@@ -27,6 +37,19 @@ Outcome = tuple[Spooled, Trouble | None]
 """An event, and what is wrong with it; None: it is in the log."""
 FILES_A_ROUND = 20
 """The next round goes on behind them: a thousand files of poison must not cost a thousand reads."""
+ROUNDS_MAX = 60
+"""The most a file sits out."""
+TOGETHER = 500
+"""Events that are looked at in one turn of the loop."""
+
+
+@dataclass(slots=True)
+class Rest:
+    """A file of which nothing went in sits rounds out, as long as it is the same file."""
+
+    stamp: Stamp | None
+    rounds: int = 0
+    left: int = 0
 
 
 class Revival(Duty):
@@ -42,6 +65,7 @@ class Revival(Duty):
         self._behind = ("", "")
         self._turn = self._lap = 0
         self._dares = False
+        self._rests: dict[str, Rest] = {}
         self.revived = 0
 
     async def run_once(self) -> int:
@@ -49,22 +73,53 @@ class Revival(Duty):
         spool, before = self._spool, self.revived
         if not spool.gate.is_known or not spool.quarantined or self._breaker.is_open:
             return 0
-        files = await asyncio.to_thread(spool.quarantine.files)
+        files = await asyncio.to_thread(lambda: list(self._awake()))
         later = [file for file in files if disk.age(file) > self._behind] or files
         # Oldest first, where one round is enough: what they wait for may be there since a moment.
         chosen = files if len(files) <= FILES_A_ROUND else later[:FILES_A_ROUND]
-        self._behind = disk.age(chosen[-1]) if chosen else ("", "")
+        if not chosen:
+            return 0
+        self._behind = disk.age(chosen[-1])
         self._dares = False
         self._turn += 1
-        self._lap, turn = divmod(self._turn, max(1, len(chosen)))
+        self._lap, turn = divmod(self._turn, len(chosen))
         try:
             for at, file in enumerate(chosen):
                 self._dares = self._dares or at == turn
                 async with spool.working:
-                    await self._retry(file, None, sparing=True)
+                    await self._retry_sparingly(file)
         except DatabaseUnavailableError as error:
             self._breaker.trip(error)
         return self.revived - before
+
+    def _awake(self) -> Iterator[str]:
+        """The files that do not rest; blocking."""
+        quarantine = self._spool.quarantine
+        rests, self._rests = self._rests, {}
+        for file in quarantine.files():
+            rest = rests.get(file)
+            if rest is not None and rest.stamp == quarantine.stamp(file):
+                self._rests[file] = rest
+                if rest.left:
+                    rest.left -= 1
+                    continue
+            yield file
+
+    async def _retry_sparingly(self, file: str) -> None:
+        """A file that PostgreSQL takes too long for is no reason to think that it is away."""
+        before = self.revived
+        try:
+            await self._retry(file, None, sparing=True)
+        except DatabaseUnavailableError as error:
+            if not was_canceled(error):
+                raise
+            log.warning("spool_retry_too_slow", file=file, error=error.message)
+        if self.revived > before:
+            self._rests.pop(file, None)
+        else:
+            rest = self._rests.setdefault(file, Rest(None))
+            rest.rounds = rest.left = min(ROUNDS_MAX, rest.rounds * 2 or 1)
+            rest.stamp = await asyncio.to_thread(self._spool.quarantine.stamp, file)
 
     async def retry(self, file: str, line: int | None = None) -> None:
         """Try all events of a file, or that of one line; the caller holds `working`."""
@@ -77,15 +132,18 @@ class Revival(Duty):
 
     async def _retry_file(self, file: str, line: int | None, *, sparing: bool) -> None:
         records = await asyncio.to_thread(self._spool.quarantine.read, file)
-        chosen = [
-            (at, _again(record))
+        chosen = {
+            at: record
             for at, record in enumerate(records)
-            if isinstance(record, FailedEvent) and line in (None, at + 1)
-        ]
-        suspects = {at for at, _ in chosen if _was_refused(records[at])}
-        gone, troubles = await self._try(chosen, suspects, sparing=sparing)
+            if isinstance(record, FailedEvent)
+            and line in (None, at + 1)
+            and not (sparing and record.error.code == TransactionConflictError.code)
+        }
+        if not chosen:
+            return
+        gone, troubles = await self._try(file, chosen, sparing=sparing)
         self._spool.reached("mid_revival")
-        left = {mark(record) for at in gone if (record := records[at]) is not None}
+        left = {mark(chosen[at]) for at in gone}
         await self._spool.forget_origin(file, left)
         outcome = _Outcome(gone, troubles)
         if any(outcome.changes(at, record) for at, record in enumerate(records) if record):
@@ -96,22 +154,51 @@ class Revival(Duty):
             log.info("spool_events_revived", file=file, events=len(gone))
 
     async def _try(
-        self, chosen: list[tuple[int, Event]], suspects: set[int], *, sparing: bool
+        self, file: str, chosen: dict[int, FailedEvent], *, sparing: bool
     ) -> tuple[set[int], dict[int, Trouble]]:
         """Those that are in the log now, and what is wrong with the others."""
-        found = await self._handover.sort(chosen)
+        found = await self._sort(chosen)
         outcomes: list[Outcome] = [(s, error_trouble(error)) for s, error in found.refused]
-        suspected: list[tuple[LaneFacts, Spooled]] = []
+        tried = {at: one.tried_at for at, one in chosen.items() if one.tried_at is not UNSET}
+        wanted: list[tuple[LaneFacts, list[Spooled]]] = []
         for lane, spooled in found.lanes.values():
-            wanted, stored = await self._handover.split(lane, spooled, None)
+            news, stored = await self._handover.split(lane, spooled, 0, tried)
             outcomes += [(s, None) for s in stored]
-            suspected += [(lane, s) for s in wanted if s.index in suspects]
-            plain = [s for s in wanted if s.index not in suspects]
+            wanted.append((lane, news))
+        await self._begin(file, chosen, {s.index for _, news in wanted for s in news})
+        suspected: list[tuple[LaneFacts, Spooled]] = []
+        for lane, news in wanted:
+            suspected += [(lane, s) for s in news if _was_refused(chosen[s.index])]
+            plain = [s for s in news if not _was_refused(chosen[s.index])]
             for some in bites(plain, self._spool.config.max_batch):
                 outcomes += await self._give(lane, some)
         outcomes += await self._try_suspects(suspected, sparing=sparing)
         gone = {s.index for s, trouble in outcomes if trouble is None}
         return gone, {s.index: trouble for s, trouble in outcomes if trouble is not None}
+
+    async def _sort(self, chosen: dict[int, FailedEvent]) -> Sorted:
+        """By lane, without a long turn of the loop that everybody is served by."""
+        found = Sorted()
+        events = list(chosen.items())
+        for at in range(0, len(events), TOGETHER):
+            some = [(index, _again(record)) for index, record in events[at : at + TOGETHER]]
+            found.add(await self._handover.sort(some))
+            await asyncio.sleep(0)
+        return found
+
+    async def _begin(self, file: str, chosen: dict[int, FailedEvent], tried: set[int]) -> None:
+        """Should this attempt be cut off, the next one looks in the log for what it did."""
+        if not tried:
+            return
+        now = self._handover.now()
+        for at in tried:
+            chosen[at].tried_at = now
+            chosen[at].doubt = UNSET  # the log was asked, and does not have it
+
+        def marked(at: int, record: Failed) -> Failed:
+            return chosen[at] if at in tried else record
+
+        await asyncio.to_thread(self._spool.quarantine.change, file, marked)
 
     async def _try_suspects(
         self, suspected: list[tuple[LaneFacts, Spooled]], *, sparing: bool
@@ -132,7 +219,12 @@ class Revival(Duty):
     async def _give(
         self, lane: LaneFacts, some: list[Spooled], *, apart: bool = False
     ) -> list[Outcome]:
-        bite = await self._handover.bite(lane, some, None, apart=apart)
+        bite, refused = await self._handover.bite(lane, some, None, apart=apart)
+        if bite is None:
+            outcomes: list[Outcome] = [(s, error_trouble(error)) for s, error in refused]
+            gone = {s.index for s, _ in refused}
+            rest = [s for s in some if s.index not in gone]
+            return outcomes + (await self._give(lane, rest, apart=apart) if rest else [])
         try:
             await bite.ticket
         except SpillwayError as error:
@@ -157,9 +249,11 @@ def _was_refused(record: Failed | None) -> bool:
 
 
 def _again(record: FailedEvent) -> Event:
-    """As it was, but perhaps in the log already: an earlier attempt may have been cut off."""
+    """As it was, but perhaps in the log already, if an earlier attempt was cut off."""
     values = {name: getattr(record, name) for name in Event.__struct_fields__}
-    return Event(**(values | {"doubt": True}))
+    if record.tried_at is not UNSET:
+        values["doubt"] = True
+    return Event(**values)
 
 
 class _Outcome:
@@ -172,10 +266,16 @@ class _Outcome:
     def changes(self, at: int, record: Failed) -> bool:
         """Whether a record does not stay as it is."""
         trouble = self._troubles.get(at, record.error)
-        return at in self._gone or trouble.code != record.error.code
+        return at in self._gone or trouble.code != record.error.code or _was_tried(record)
 
     def __call__(self, at: int, record: Failed) -> Failed | None:
         if at in self._gone:
             return None
         record.error = self._troubles.get(at, record.error)
+        if _was_tried(record):
+            record.tried_at = UNSET
         return record
+
+
+def _was_tried(record: Failed) -> TypeGuard[FailedEvent]:
+    return isinstance(record, FailedEvent) and record.tried_at is not UNSET

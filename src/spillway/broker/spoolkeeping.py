@@ -46,6 +46,7 @@ from spillway.wire import (
     SpoolRepairRequest,
     SpoolReply,
     SpoolRetryRequest,
+    SpoolStuck,
     SpoolVerifyReply,
     SpoolVerifyRequest,
     VerbReply,
@@ -116,6 +117,11 @@ class Spoolkeeping:
             queues=self._queues(),
             held=[_lane(held) for held in self._replay.held],
             foreign=spool.foreign,
+            stuck=[
+                SpoolStuck(file, trouble.code, trouble.message, trouble.hint)
+                for file, trouble in self._replay.troubles.items()
+            ],
+            queues_more=max(0, sum(n > 0 for n in spool.by_queue.values()) - QUEUES_SHOWN_MAX),
         )
 
     def _queues(self) -> list[SpoolQueue]:
@@ -269,21 +275,30 @@ class Spoolkeeping:
     # ------------------------------------------------------------ maintenance
 
     async def hold(self, request: SpoolHoldRequest, actor: str) -> SpoolReply:
-        """Pushes go to files, nothing is replayed, until the release; a restart changes nothing."""
+        """Pushes go to files, nothing is replayed, until the release; a restart changes nothing.
+
+        The answer comes when nothing is on its way to the log any more.
+        """
         before = self._spool.hold
         since = before.since if before and before.since else rfc3339(self._now_ms())
         await _write(self._spool.begin_hold(Hold(actor, request.reason, since)))
         await self._record("hold", actor, request.reason)
-        await self._wait_for_replay()
+        await self._wait_for_commits()
         return await self.status()
 
-    async def _wait_for_replay(self) -> None:
-        """What was being replayed as the hold began is the last to reach PostgreSQL."""
+    async def _wait_for_commits(self) -> None:
+        """What was replayed or pushed as the hold began is the last to reach PostgreSQL."""
         try:
-            async with asyncio.timeout(BUSY_S), self._spool.working:
-                pass
+            async with asyncio.timeout(BUSY_S):
+                async with self._spool.working:
+                    pass
+                if not self._breaker.is_open:
+                    await self._replay.settle()
         except TimeoutError:
-            log.warning("spool_hold_waits", why="a file is still being replayed")
+            raise OverloadedError(
+                f"the hold has begun, but commits from before it take more than {BUSY_S:.0f} s",
+                hint="ask again: `spillway spool hold` answers when the last of them is over",
+            ) from None
 
     async def release(self, request: SpoolHoldRequest, actor: str) -> SpoolReply:
         """Replay, and let pushes through again."""

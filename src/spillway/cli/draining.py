@@ -58,6 +58,8 @@ def _why(now: "SpoolReply") -> str | None:
         return "held"
     if now.breaker == "open" or now.database != "connected":
         return "PostgreSQL is away"
+    if now.stuck:
+        return "files are passed over"
     return "lanes are passed over" if now.held else None
 
 

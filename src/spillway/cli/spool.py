@@ -89,6 +89,8 @@ def status(
         sys.stdout.write("\n")
         rows = ((one.queue, one.org, one.events) for one in now.queues)
         print_table(("QUEUE", "ORG", "WAITING"), rows)
+        if now.queues_more:
+            say(f"and {counted(now.queues_more, 'more queue')}")
     _tell_troubles(now)
 
 
@@ -183,6 +185,8 @@ def list_files(
         return
     headings = ("FILE", "STATE", "STREAM", "EVENTS", "LEFT", "BYTES", "OLDEST")
     print_table(headings, map(_file_row, files))
+    if found.more_files:
+        say(f"and more: spillway spool list --limit {limit * 10}")
     say(f"look inside: spillway spool show {files[0].file}")
 
 
@@ -218,6 +222,8 @@ def show(
     else:
         headings = ("LINE", "QUEUE", "PARTITION", "KEY", "TRANSACTION", "PAYLOAD", "STATE")
         print_table(headings, map(_event_row, events))
+        if found.next_line:
+            say(f"and more: spillway spool show {name} --from {found.next_line}")
         _say_way_back(name, events)
 
 

@@ -36,6 +36,10 @@ class Reader:
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
         self.verify = pages.verify
+        self.more_files = False
+        """Whether there are more than were asked for."""
+        self.next_line: int | None = None
+        """Where the events go on, if there are more than were asked for."""
 
     def files(self, place: Place, limit: int) -> "Iterator[SpoolFile]":
         after: str | None = None
@@ -46,6 +50,7 @@ class Reader:
             after = page.next
             if after is None:
                 return
+        self.more_files = True
 
     def events(self, name: str, place: Place, first: int, limit: int) -> "Iterator[SpoolEvent]":
         line: int | None = first
@@ -54,6 +59,7 @@ class Reader:
             yield from page.events
             limit -= len(page.events)
             line = page.next
+        self.next_line = line
 
 
 @contextmanager

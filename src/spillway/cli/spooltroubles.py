@@ -63,6 +63,8 @@ def troubles(now: "SpoolReply", at: datetime | None = None) -> Iterator[Trouble]
     if len(now.held) > LANES_SHOWN:
         text = f"{counted(len(now.held) - LANES_SHOWN, 'more lane')} passed over"
         yield Trouble(text, "spillway spool status --json")
+    for file in now.stuck[:LANES_SHOWN]:
+        yield Trouble(f"{file.file} is passed over: {file.message} [{file.code}]", file.hint)
     if now.failed:
         text = f"{counted(now.failed, 'failed event')}, set aside with the reason"
         yield Trouble(text, "spillway spool list --failed, then show, repair, retry or discard")

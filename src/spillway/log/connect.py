@@ -32,6 +32,8 @@ FORBIDDEN = ("42501", "28")
 UNMIGRATED = ("3F000", "42P01", "42703")  # no such schema, table, column
 CUT_OFF = (psycopg.OperationalError, psycopg.InterfaceError, OSError, TimeoutError)
 
+CANCELED = "57014"
+
 _SESSION = sql("session")
 
 
@@ -88,6 +90,11 @@ def place(database_url: str) -> str:
     host = params.get("host") or params.get("hostaddr") or "the local socket"
     port = "" if host.startswith("/") else f":{params.get('port', '5432')}"
     return f"{host}{port}, database {params.get('dbname') or params.get('user') or 'of the user'}"
+
+
+def was_canceled(error: BaseException) -> bool:
+    """Whether PostgreSQL is there and ended a statement, which took too long."""
+    return getattr(error.__cause__, "sqlstate", None) == CANCELED
 
 
 def classify(exc: BaseException, database_url: str | None = None) -> SpillwayError:

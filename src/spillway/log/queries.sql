@@ -670,12 +670,12 @@ SELECT k.lane_id, k.version, (
 )
 FROM unnest(%(lane_ids)s::bigint[], %(versions)s::bigint[]) AS k (lane_id, version)
 
--- name: replayed_of_lanes
--- How far each source has come in some lanes.
-SELECT lane_id, source, seq FROM spillway.replayed WHERE lane_id = ANY (%(lane_ids)s::bigint[])
+-- name: replayed_of_source
+-- How far a source has come in each lane.
+SELECT lane_id, seq FROM spillway.replayed WHERE source = %(source)s
 
 -- name: replayed_forget
--- All events of these sources are in the log, and their files are gone.
+-- The files of these sources are gone.
 DELETE FROM spillway.replayed WHERE source = ANY (%(sources)s::text[])
 
 -- name: ids_since

@@ -58,7 +58,7 @@ class Commit:
     dead: list[NewDead] = field(default_factory=list)
     redriven_ids: list[int] = field(default_factory=list)
     replayed: dict[tuple[int, str], int] = field(default_factory=dict)
-    """The highest number that was replayed, by lane and source."""
+    """The highest number that was replayed, by lane and file."""
 
 
 class Writer:

@@ -61,6 +61,8 @@ class FailedEvent(Event, kw_only=True, gc=False):
 
     error: Trouble
     failed_at: datetime
+    tried_at: datetime | UnsetType = UNSET
+    """A retry began then, and how it ended is unknown: look in the log, from then on."""
 
 
 class DamagedLine(msgspec.Struct, gc=False):

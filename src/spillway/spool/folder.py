@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -61,13 +61,25 @@ class BufferFile:
 
     def finish(self, index: int) -> bool:
         """The event at this place is in the log or set aside. False: it was so already."""
+        return self.finish_all([index]) == 1
+
+    def finish_all(self, indexes: Sequence[int]) -> int:
+        """Events at these places, which ascend, are in the log or set aside; how many were not."""
+        if not indexes:
+            return 0
         if self.done is None:
             self.done = bytearray(self.events)
-        if self.done[index]:
-            return False
-        self.done[index] = 1
-        self.left -= 1
-        return True
+        start, end = indexes[0], indexes[-1] + 1
+        if end - start == len(indexes):
+            gone = self.done.count(0, start, end)
+            self.done[start:end] = b"\x01" * len(indexes)
+        else:
+            fresh = [index for index in indexes if not self.done[index]]
+            gone = len(fresh)
+            for index in fresh:
+                self.done[index] = 1
+        self.left -= gone
+        return gone
 
 
 @dataclass(slots=True)

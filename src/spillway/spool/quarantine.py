@@ -14,6 +14,9 @@ from spillway.spool.event import DamagedLine, Failed
 Mark = int | bytes
 """What tells a record from the others of its file: its number or, if damaged, its bytes."""
 
+Stamp = tuple[int, int]
+"""What a file has when nobody has changed it: the time of its last change, and its size."""
+
 
 def mark(record: Failed) -> Mark:
     """The mark of a record."""
@@ -41,6 +44,14 @@ class Quarantine:
     def files(self) -> list[str]:
         """Its files, oldest first."""
         return [path.name for path in disk.entries(self._folder)[0]]
+
+    def stamp(self, file: str) -> Stamp | None:
+        """Of a file; None: there is none of that name."""
+        try:
+            found = (self._folder / file).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_mtime_ns, found.st_size
 
     def read(self, file: str) -> list[Failed | None]:
         """Everything in a file, by its place; None where something was and is no more."""

@@ -5,7 +5,7 @@ import shutil
 import time
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -81,6 +81,8 @@ class Spool:
         self.bytes = 0
         self.quarantined = 0
         self.foreign: list[str] = []
+        self.gone: list[str] = []
+        """Files that are no more, and whose marks the log may forget."""
         self.accepted = 0
         self.refused = 0
         self.hold: Hold | None = None
@@ -229,6 +231,7 @@ class Spool:
             insort(self.files, file, key=lambda one: disk.age(one.name))
             opened.events -= file.events
             opened.oldest_ms = self._now_ms()
+            log.info("spool_buffered", events=file.events, file=file.name)
 
     # ------------------------------------------------------------ replay
 
@@ -241,12 +244,15 @@ class Spool:
 
     def finish(self, file: BufferFile, done: Iterable[tuple[int, Address | None]]) -> int:
         """These events of a file are in the log or set aside; how many were not so before."""
-        gone = Counter(address for index, address in done if file.finish(index))
-        for address, count in gone.items():
-            if address is not None:
-                self._count(file.stream, address, -count)
-        self.pending -= gone.total()
-        return gone.total()
+        return sum(self.finish_all(file, [index], address) for index, address in done)
+
+    def finish_all(self, file: BufferFile, indexes: Sequence[int], address: Address | None) -> int:
+        """As `finish`, for events of one address, in their order."""
+        gone = file.finish_all(indexes)
+        if gone and address is not None:
+            self._count(file.stream, address, -gone)
+        self.pending -= gone
+        return gone
 
     async def pass_over(self, file: BufferFile) -> None:
         """What is left of a file stays for now; the rest goes as soon as it is half of it."""
@@ -272,8 +278,15 @@ class Spool:
         self.reached("after_delete")
         self._forget(file)
 
+    def lose(self, file: BufferFile) -> None:
+        """Somebody took it away. Whose order it held nobody knows until the spool is empty."""
+        self.pending -= file.left
+        file.left = 0
+        self._forget(file)
+
     def _forget(self, file: BufferFile) -> None:
         self.files.remove(file)
+        self.gone.append(file.path.stem)
         self.bytes -= file.bytes
         if not self.pending:
             # A line that was damaged while it waited was counted and never counted back.

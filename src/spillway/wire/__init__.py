@@ -92,6 +92,7 @@ from spillway.wire.spool import (
     SpoolRepairRequest,
     SpoolReply,
     SpoolRetryRequest,
+    SpoolStuck,
     SpoolVerifyReply,
     SpoolVerifyRequest,
 )
@@ -183,6 +184,7 @@ __all__ = [
     "SpoolRepairRequest",
     "SpoolReply",
     "SpoolRetryRequest",
+    "SpoolStuck",
     "SpoolVerifyReply",
     "SpoolVerifyRequest",
     "Start",

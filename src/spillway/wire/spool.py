@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType, field
 
 from spillway.wire.shapes import (
     ErrorDetail,
@@ -58,6 +58,15 @@ class SpoolLane(Reply):
     hint: str
 
 
+class SpoolStuck(Reply):
+    """A file that the replay passed over for what is wrong with the disk."""
+
+    file: str
+    code: str
+    message: str
+    hint: str
+
+
 class SpoolReply(Reply):
     """What waits in files, since when, and what stands in its way.
 
@@ -88,6 +97,9 @@ class SpoolReply(Reply):
     queues: list[SpoolQueue]
     held: list[SpoolLane]
     foreign: list[str]
+    stuck: list[SpoolStuck] = field(default_factory=list)
+    queues_more: int = 0
+    """How many more queues than are shown here have events that wait."""
 
 
 # ---------------------------------------------------------------- files and their events

@@ -1,10 +1,14 @@
 """What cannot be replayed is set aside alone, with its reason; mended, it goes to its lane."""
 
 import asyncio
+import os
 
 import pytest
 
+from spillway import wire
+from spillway.broker import revival
 from spillway.core.errors import SpillwayError
+from spillway.log.database import Database
 
 CHOOSY = """
     CREATE FUNCTION choosy() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -178,8 +182,9 @@ async def test_many_poisonous_messages_do_not_stall_the_others(
         assert failed() == [(f"poison {at}", "internal") for at in range(100)]
 
 
-async def test_poison_that_stays_disturbs_once_a_round(open_desk, database, drained, failed):
+async def test_poison_that_stays_disturbs_once_a_round(open_desk, database, drained, monkeypatch):
     """Of what PostgreSQL refused before only one is tried, until it goes in; then all."""
+    monkeypatch.setattr(revival, "ROUNDS_MAX", 0)
     async with open_desk(num_shards=1, file_buffer_retry_interval=3600) as desk:
         await desk.queue()
         await database.execute(CHOOSY)
@@ -203,3 +208,143 @@ async def test_poison_that_stays_disturbs_once_a_round(open_desk, database, drai
         await database.execute(NO_LONGER_CHOOSY)
         assert await desk.broker.revival.run_once() == 3
         assert sorted(await database.log()) == ["poison 1", "poison 2", "poison 3"]
+
+
+# ---------------------------------------------------------------- tried again, but not too often
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Counts how often the log is searched for transaction ids."""
+    found = []
+    rows = Database.rows
+
+    async def counted(self, query, **params):
+        if query == "ids_since":
+            found.append(params["since_ms"])
+        return await rows(self, query, **params)
+
+    monkeypatch.setattr(Database, "rows", counted)
+    return found
+
+
+async def test_what_was_never_tried_is_not_looked_for(open_desk, database, drained, looks):
+    """Nothing can have stored it: the log of a large lane is not read for it."""
+    async with open_desk(num_shards=1, file_buffer_retry_interval=3600) as desk:
+        await desk.queue()
+        await database.execute(CHOOSY)
+        async with database.away():
+            await push(desk, "1", "poison")
+        await drained(desk, failed=1)
+        looks.clear()  # a commit that broke off as the database went is in doubt by right
+        await desk.broker.revival.run_once()
+        await database.execute(NO_LONGER_CHOOSY)
+        await desk.broker.revival.retry(*desk.broker.spool.quarantine.files())
+        assert not looks
+        assert await database.log() == ["1", "poison"]
+
+
+async def test_an_attempt_that_was_cut_off_is_looked_for(
+    open_desk, database, drained, looks, monkeypatch
+):
+    """Its commit landed, and then the broker died: what it stored is not stored again."""
+    async with open_desk(num_shards=1, file_buffer_retry_interval=3600) as desk:
+        await desk.queue()
+        await database.execute(CHOOSY)
+        async with database.away():
+            await push(desk, "1", "poison")
+        await drained(desk, failed=1)
+        await database.execute(NO_LONGER_CHOOSY)
+        looks.clear()
+        [file] = desk.broker.spool.quarantine.files()
+
+        def die(point):
+            if point == "mid_revival":
+                raise RuntimeError(point)
+
+        monkeypatch.setattr(desk.broker.spool, "reached", die)
+        with pytest.raises(RuntimeError, match="mid_revival"):
+            await desk.broker.revival.retry(file)
+        monkeypatch.undo()
+    async with open_desk(num_shards=1, file_buffer_retry_interval=3600) as desk:
+        assert await database.log() == ["1", "poison"]
+        await desk.broker.revival.retry(file)
+        assert not desk.broker.spool.quarantined
+        assert await database.log() == ["1", "poison"]
+
+
+async def test_what_stays_is_tried_less_and_less_often(open_desk, database, drained, monkeypatch):
+    """Twice as many rounds later each time, until somebody changes the file."""
+    async with open_desk(
+        num_shards=1, file_buffer_retry_interval=3600, auto_create_queues=False
+    ) as desk:
+        async with database.away():
+            await push(desk, "1", queue="unheard-of")
+        await drained(desk, failed=1)
+        revived, tried, rounds = desk.broker.revival, [], []
+        retry = revived._retry_file
+
+        async def counted(*arguments, **options):
+            tried.append(len(rounds))
+            await retry(*arguments, **options)
+
+        monkeypatch.setattr(revived, "_retry_file", counted)
+        while len(rounds) < 20:
+            rounds.append(await revived.run_once())
+        assert rounds == [0] * 20
+        assert tried == [0, 2, 5, 10, 19]
+        await desk.queue("unheard-of")
+        assert await revived.run_once() == 0
+        [file] = (desk.broker.spool.config.folder / "failed").iterdir()
+        os.utime(file)
+        assert await revived.run_once() == 1
+
+
+async def test_a_conflict_is_tried_by_hand_alone(open_desk, database, drained, monkeypatch):
+    """It does not heal; with another id it is another event."""
+    async with open_desk(num_shards=1, file_buffer_retry_interval=3600) as desk:
+        await desk.queue()
+        assert await push(desk, "1", transaction_id="a") == ["stored"]
+        async with database.away():
+            await push(desk, "elsewhere", queue="other")
+            assert await push(desk, "2", transaction_id="a") == ["buffered"]
+        await drained(desk, failed=1)
+        bite = desk.broker.revival._handover.bite
+        tried = []
+
+        async def counted(*arguments, **options):
+            tried.append(arguments)
+            return await bite(*arguments, **options)
+
+        monkeypatch.setattr(desk.broker.revival._handover, "bite", counted)
+        assert await desk.broker.revival.run_once() == 0
+        assert not tried
+        [file] = desk.broker.spool.quarantine.files()
+        await desk.broker.revival.retry(file)
+        assert tried
+        fields = wire.SpoolMended(transaction_id="b")
+        mend = wire.SpoolRepairRequest(file=file, line=1, event=fields)
+        await desk.broker.spoolkeeping.repair(mend, "ann")
+        assert await desk.broker.revival.run_once() == 1
+        assert await database.log() == ["1", "2"]
+
+
+async def test_a_look_that_takes_too_long_trips_no_breaker(
+    open_desk, database, drained, monkeypatch
+):
+    """PostgreSQL ended our statement: it is not away."""
+    async with open_desk(num_shards=1, file_buffer_retry_interval=3600) as desk:
+        await desk.queue()
+        await database.execute(CHOOSY)
+        async with database.away():
+            await push(desk, "poison")
+        await drained(desk, failed=1)
+        trips = desk.broker.breaker.trips
+
+        async def too_slow(*_arguments):
+            async with desk.broker.database.connection() as conn:
+                await conn.execute("SET LOCAL statement_timeout = 1; SELECT pg_sleep(10)")
+
+        monkeypatch.setattr(desk.broker.revival._handover, "split", too_slow)
+        assert await desk.broker.revival.run_once() == 0
+        assert desk.broker.breaker.trips == trips

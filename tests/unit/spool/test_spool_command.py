@@ -15,7 +15,7 @@ from spillway.spool.names import FAILOVER, Names
 from spillway.spool.quarantine import Quarantine
 from spillway.wire import SpoolReply
 
-FREE = {"hold": None, "held": [], "failed": 0, "bytes_max": 10**9}
+FREE = {"hold": None, "held": [], "stuck": [], "failed": 0, "bytes_max": 10**9}
 FILE = {
     "file": "failover_1.buf", "stream": "failover", "state": "waiting", "events": 3, "left": 2,
     "bytes": 2048, "oldest_at": "2026-01-01T00:00:00Z",
@@ -45,6 +45,9 @@ def test_status_tells_what_waits_and_what_frees_it(run, spool_status):
         assert text in result.stdout
     assert result.stdout.splitlines()[-1].split() == ["orders", "default", "1200"]
     for command in (
+        "and 7 more queues",
+        "failover_2.buf is passed over: it cannot be read",
+        "mend the disk",
         "FILE_BUFFER_BYTES_MAX",
         "spillway spool release",
         "spillway queue update orders --max-depth N",
@@ -82,7 +85,7 @@ def test_status_in_json_is_one_document(run, spool_status):
 def test_the_lanes_that_are_passed_over_do_not_fill_the_screen(run, spool_status):
     """The first ones, and how many more there are."""
     held = [spool_status()["held"][0] | {"partition": f"p{n}"} for n in range(25)]
-    told = run("spool status", reply(spool_status(held=held))).stderr
+    told = run("spool status", reply(spool_status(held=held, stuck=[]))).stderr
     assert told.count("is passed over") == 10
     assert "15 more lanes passed over" in told
 
@@ -192,6 +195,16 @@ def test_no_files_are_said_not_shown(run):
     empty = reply({"files": []})
     result = run("spool list", empty, empty)
     assert (result.stdout, "the spool is empty" in result.stderr) == ("", True)
+
+
+def test_a_page_is_not_taken_for_all(run):
+    """Where it goes on is said."""
+    files = reply({"files": [FILE, FILE], "next": "failover_1.buf"})
+    told = run("spool list --limit 2 --failed", files).stderr
+    assert "and more: spillway spool list --limit 20" in told
+    events = reply({"file": "f", "state": "waiting", "events": [EVENT], "next": 9})
+    told = run("spool show f --limit 1", events).stderr
+    assert "and more: spillway spool show f --from 9" in told
 
 
 def test_a_file_that_does_not_wait_may_have_failed(run):
