@@ -148,8 +148,10 @@ async def load_lanes(
             entry.groups[group] = _group_entry(restored)
             entry.fallbacks += len(restored.problems)
         for lane_id, entry in entries.items():
-            for batch in await reader.read_timed_batches(conn, lane_id, entry.trim()):
-                note_times(entry.lane, batch, entry.trim())
+            trim = entry.trim()
+            if entry.lane.tail > trim:
+                for batch in await reader.read_timed_batches(conn, lane_id, trim):
+                    note_times(entry.lane, batch, trim)
     return list(entries.values())
 
 
