@@ -99,6 +99,7 @@ class Intake:
         accepted_ms = self._now_ms()
         tickets = await self._append(arrivals, late, results, accepted_ms)
         if late:
+            await asyncio.sleep(0)  # whose commit was given up on just now came before them
             await self._buffering.buffer(late, results, accepted_ms)
         doubtful = await self._wait(tickets, results)
         if doubtful:

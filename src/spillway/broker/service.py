@@ -70,8 +70,8 @@ class BrokerConfig:
 
     broker_id: str
     spool: SpoolConfig
+    shard: ShardConfig
     address: str = ""
-    shard: ShardConfig = field(default_factory=ShardConfig)
     items: ItemLimits = field(default_factory=ItemLimits)
     auto_create_queues: bool = True
     queues_per_org_max: int = 10_000

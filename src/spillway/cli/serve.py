@@ -4,6 +4,7 @@ import asyncio
 import gc
 import signal
 from collections.abc import Callable
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -91,7 +92,7 @@ async def _serve(settings: "Settings") -> None:
                 settings.port,
                 stop=stop,
                 on_listening=listening,
-                grace_s=int(settings.drain_timeout_s),
+                grace_s=ceil(settings.drain_timeout_s),
             )
             stopping.cancel()
         except asyncio.CancelledError:
