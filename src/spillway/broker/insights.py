@@ -51,12 +51,14 @@ class Insights:
         shards: list[Shard],
         database: Database,
         census: Census,
+        keys: Database,
     ) -> None:
         self._facts = facts
         self._shards = shards
         self._database = database
         self._census = census
         self._browse = Browse(census.glance, database)
+        self._keys_database = keys
         self._keys: dict[bytes, tuple[float, tuple[str, str]]] = {}
 
     # ------------------------------------------------------------ queues and groups
@@ -221,7 +223,7 @@ class Insights:
         known = self._keys.get(digest)
         if known is not None and now - known[0] < KEY_REMEMBERED_S:
             return known[1]
-        row = await self._database.row("api_key_find", digest=digest)
+        row = await self._keys_database.row("api_key_find", digest=digest)
         if row is None:
             self._keys.pop(digest, None)
             raise UnauthorizedError

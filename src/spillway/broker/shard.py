@@ -143,11 +143,11 @@ class Shard:
         row: tuple[int, int, float] | None = await cursor.fetchone()
         return row
 
-    async def renew(self) -> None:
+    async def renew(self, database: Database) -> None:
         """Keep the lease on the shard, or find out that it was lost."""
         asked_s, epoch = time.monotonic(), self.epoch
         params = {"shard_id": self.shard_id, "epoch": epoch, "lease_s": self._config.lease_s}
-        row = await self._database.row("shard_renew", **params)
+        row = await database.row("shard_renew", **params)
         if self.epoch != epoch:
             return  # lost and taken again meanwhile: this answer is about the past
         if row is None:
