@@ -55,6 +55,12 @@ class Settings(BaseSettings):
     request_bytes_max: int = Field(
         16 * MIB, ge=1024, le=256 * MIB, description="Largest request body."
     )
+    body_timeout_s: float = Field(
+        30.0, gt=0, le=3600, description="A request of which nothing came for so long is given up."
+    )
+    connections_max: int = Field(
+        10_000, ge=1, description="Most connections of callers; keep it below `ulimit -n`."
+    )
     items_max: int = Field(10_000, ge=1, le=100_000, description="Most items in one request.")
     key_bytes_max: int = Field(1024, ge=1, le=8192, description="Longest ordering key.")
     headers_bytes_max: int = Field(

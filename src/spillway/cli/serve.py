@@ -69,7 +69,13 @@ async def _serve(settings: "Settings") -> None:
     async with wiring.embedded_postgres(settings) as keeper:
         url = wiring.database_url(settings, keeper)
         broker = wiring.make_broker(url, settings, keeper=keeper)
-        limits = Limits(settings.request_bytes_max, settings.items_max, settings.require_api_key)
+        limits = Limits(
+            settings.request_bytes_max,
+            settings.items_max,
+            settings.require_api_key,
+            settings.body_timeout_s,
+            settings.connections_max,
+        )
 
         def listening(port: int) -> None:
             broker.ownership.address = f"http://{settings.host}:{port}"
@@ -91,6 +97,7 @@ async def _serve(settings: "Settings") -> None:
                 settings.host,
                 settings.port,
                 stop=stop,
+                limits=limits,
                 on_listening=listening,
                 grace_s=ceil(settings.drain_timeout_s),
             )
