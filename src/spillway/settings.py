@@ -64,6 +64,12 @@ class Settings(BaseSettings):
     items_max: int = Field(
         10_000, ge=1, le=100_000, description="Most items, or receipts, in one request."
     )
+    body_timeout_s: float = Field(
+        30.0, gt=0, le=3600, description="A request of which nothing came for so long is given up."
+    )
+    connections_max: int = Field(
+        10_000, ge=1, description="Most connections of callers; keep it below `ulimit -n`."
+    )
     key_bytes_max: int = Field(1024, ge=1, le=8192, description="Longest ordering key.")
     headers_bytes_max: int = Field(
         16 * 1024, ge=0, le=MIB, description="Largest headers of a message."

@@ -1,6 +1,7 @@
 """`spillway serve` from outside: how it drains, stops, starts again, and says what is wrong."""
 
 import json
+import select
 import signal
 import socket
 import threading
@@ -107,6 +108,29 @@ class holding:  # noqa: N801 (reads as a verb)
 
     def __exit__(self, *_):
         self._conn.close()
+
+
+def test_a_short_drain_lets_what_is_under_way_finish_too(serve, eventually):
+    """Less than a second is not none."""
+    served = serve(num_shards=1, drain_timeout_s=0.9, commit_timeout_s=60)
+    served.start()
+    with holding(served) as held:
+        pushing = send(served, "/v1/messages", {"items": [{"queue": "orders", "payload": 1}]})
+        held.wait_for_waiter()
+        served.signal(signal.SIGTERM)
+        eventually(lambda: not is_listening(served))
+        assert select.select([pushing], [], [], 0.4) == ([], [], [])  # it is not let down
+    status, body = status_and_body(pushing)
+    assert (status, body["results"][0]["status"]) == (201, "stored")
+    assert served.wait(30) == 0
+
+
+def is_listening(served):
+    try:
+        socket.create_connection(("127.0.0.1", served.port), 5).close()
+    except OSError:
+        return False
+    return True
 
 
 def test_the_second_sigterm_stops_at_once(serve):

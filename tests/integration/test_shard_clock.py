@@ -18,7 +18,7 @@ class Hands:
     def time(self) -> float:
         return self.wall_s
 
-    def monotonic(self) -> float:
+    def clock_gettime(self, _: int) -> float:
         return self.steady_s
 
     def pass_by(self, seconds: float) -> None:
@@ -77,4 +77,15 @@ async def test_no_lease_ends_when_the_wall_clock_jumps(desk, monkeypatch):
         "SELECT max(appended_at) < now() + interval '1 minute' FROM spillway.message"
     )
     assert row == (True,)
+    assert await desk.ack(held) == ["acked"]
+
+
+async def test_no_lease_ends_when_the_clock_of_postgresql_jumps(desk):
+    """PostgreSQL says that an hour passed: leases and known transaction ids live on."""
+    await desk.push(1, transaction_id="one")
+    (held,) = await desk.lease(visibility_ms=30_000)
+    desk.broker.clock.anchor(time.time() + 3_600)
+    await desk.broker.sweeper.run_once()
+    assert await desk.lease() == []
+    assert await desk.told(1, transaction_id="one") == ["duplicate"]
     assert await desk.ack(held) == ["acked"]

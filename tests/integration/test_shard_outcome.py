@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 from msgspec import Raw
+from structlog.testing import capture_logs
 
 from spillway import wire
 from spillway.broker.breaker import PATIENCE_S
@@ -183,6 +184,35 @@ async def test_a_commit_that_cannot_be_encoded_fails_alone(broker, url, monkeypa
         await push(broker, "tx-1")
     assert caught.value.status == 500
     assert (await push(broker, "tx-1"))[0].status == "stored"
+
+
+@pytest.mark.parametrize("where", ["_landed", "_recover"])
+async def test_a_mistake_behind_a_commit_does_not_end_the_shard(
+    broker, drained, eventually_async, monkeypatch, where
+):
+    """It is told as critical, memory begins anew, and the log says what landed."""
+
+    async def break_off(self, *arguments):
+        raise psycopg.OperationalError("the connection broke")
+
+    def stumble(*arguments):
+        monkeypatch.undo()
+        raise ValueError("a mistake of ours")
+
+    await push(broker, "tx-0")
+    shard = broker.shards[0]
+    monkeypatch.setattr(shard, where, stumble)
+    if where == "_recover":
+        monkeypatch.setattr(Writer, "write", break_off)
+    with capture_logs() as logs:
+        (result,) = await push(broker, "tx-1")
+    assert result.status == "buffered"
+    assert [entry["log_level"] for entry in logs if entry["event"] == "shard_failed"] == [
+        "critical"
+    ]
+    assert await drained() == {1: "tx-0", 2: "tx-1"}
+    await eventually_async(lambda: broker.health().status == "ok")
+    assert (await push(broker, "tx-2"))[0].status == "stored"
 
 
 # ---------------------------------------------------------------- killed and frozen backends

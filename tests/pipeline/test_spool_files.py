@@ -48,7 +48,7 @@ class Pushes:
         self.begin(START)
 
     def begin(self, at: datetime) -> None:
-        self.broker.clock.anchor(at.timestamp())
+        self.broker.clock.set(at.timestamp())
 
     async def push(self, payload: Any, queue: str = "orders", partition: str = "a", **item: Any):
         self._count += 1

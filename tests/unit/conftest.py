@@ -17,6 +17,10 @@ from spillway.core.lane import Lane
 from spillway.warm.memory import Budget, Window
 from spillway.wire import QueueOptions
 
+SHARD = ShardConfig(
+    commit_timeout_s=2.0, draft_messages_max=200_000, draft_bytes_max=2**27, lease_s=10.0
+)
+
 
 class SetClock:
     """The broker's clock, set by the test."""
@@ -30,13 +34,15 @@ class SetClock:
     def anchor(self, database_s: float) -> None:
         """PostgreSQL is not asked here."""
 
+    set = anchor
+
 
 class LoneShard:
     """A shard that owns its lanes and decides; what it would commit gathers in its draft."""
 
     def __init__(self) -> None:
         self.clock = SetClock()
-        self.shard = Shard(0, "me", None, self.clock, ShardConfig(), {})
+        self.shard = Shard(0, "me", None, self.clock, SHARD, {})
         self.shard.owned = True
 
     @property

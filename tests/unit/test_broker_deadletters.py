@@ -1,11 +1,13 @@
 """Dead letters redriven or purged: event, new messages and deleted rows are one commit."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from spillway.broker.append import Arrivals, store
 from spillway.broker.deadletters import Letter, delete, put_back
-from spillway.broker.shard import COMMIT_MESSAGES_MAX, ShardConfig
+from spillway.broker.shard import COMMIT_MESSAGES_MAX
 from spillway.core import commands as cmd
 from spillway.core import events as ev
 from spillway.core.errors import OverloadedError
@@ -88,7 +90,7 @@ def test_a_full_draft_does_not_split_it(lone, entry, act):
 def test_an_overloaded_shard_refuses_before_anything_is_decided(lone, entry, act):
     """The dead letter stays what it is, in memory too."""
     push(lone, entry, 1)
-    lone.shard._config = ShardConfig(draft_messages_max=1)
+    lone.shard._config = replace(lone.shard._config, draft_messages_max=1)
     with pytest.raises(OverloadedError):
         act(lone, entry)
     assert entry.group(GROUP).state.parked.total == 1

@@ -5,8 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from spillway.broker.draft import Draft, Drafts
-from spillway.core.errors import DatabaseUnavailableError
+from spillway.broker.draft import LATE_S, Draft, Drafts
+from spillway.core.errors import (
+    CommitRefusedError,
+    DatabaseUnavailableError,
+    OverloadedError,
+    SpillwayError,
+)
 from spillway.core.message import RecordBatch
 
 
@@ -122,3 +127,48 @@ async def test_a_failure_reaches_all_that_is_not_out():
     drafts.fail(error)
     assert [future.exception() for future in told] == [error, error]
     assert (flying.done(), bool(drafts)) == (False, False)
+
+
+async def test_the_author_of_a_draft_is_to_blame_whoever_else_waits_for_it():
+    """Somebody with nothing to write may wait for the same commit, and is told to try again."""
+    draft, poison = Draft(), SpillwayError("poison")
+    author, bystander = draft.waiter(), draft.waiter()
+    draft.author = author
+    draft.refuse(poison)
+    assert author.exception() is poison
+    assert isinstance(bystander.exception(), CommitRefusedError)
+
+
+async def test_without_an_author_whoever_was_alone_is_to_blame():
+    """Several who may all have put something in are all told to try again."""
+    lone, shared, poison = Draft(), Draft(), SpillwayError("poison")
+    alone, several = lone.waiter(), [shared.waiter(), shared.waiter()]
+    lone.refuse(poison)
+    shared.refuse(poison)
+    assert alone.exception() is poison
+    assert {type(future.exception()) for future in several} == {CommitRefusedError}
+
+
+@pytest.mark.parametrize("limits", [(3, 1_000), (1_000, 30)])
+def test_more_than_may_wait_is_refused(limits):
+    """By messages or by bytes; a commit that has just begun will make room."""
+    drafts = Drafts()
+    filled(drafts, 2)
+    drafts.check_room(*limits)
+    drafts.begin(drafts.take())
+    filled(drafts, 3)
+    with pytest.raises(OverloadedError):
+        drafts.check_room(*limits)
+
+
+def test_a_full_draft_behind_a_late_commit_is_an_outage():
+    """There is no room to wait until patience is over."""
+    drafts = Drafts()
+    filled(drafts, 1)
+    out = drafts.take()
+    drafts.begin(out)
+    filled(drafts, 3)
+    out.begun_s -= LATE_S + 0.1
+    with pytest.raises(DatabaseUnavailableError):
+        drafts.check_room(3, 1_000)
+    drafts.check_room(4, 1_000)

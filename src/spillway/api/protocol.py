@@ -1,14 +1,21 @@
-"""uvicorn's HTTP protocol with three house rules: bounded request heads, errors in our shape, and
-one write an answer.
+"""uvicorn's HTTP protocol with house rules: bounds for request heads, for the wait
+for what is missing of a request, and for connections; errors in our shape; one write an answer.
 """
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from spillway.core.errors import BadRequestError
+from spillway.api.limits import Limits
+from spillway.core.errors import (
+    BadRequestError,
+    BodyTimeoutError,
+    OverloadedError,
+    SpillwayError,
+)
 from spillway.wire import ErrorDetail, ErrorReply
 
 HEAD_BYTES_MAX = 64 * 1024
@@ -51,14 +58,26 @@ class _Joining:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Speaks HTTP/1.1; the parser itself would gather headers without an end."""
+    """Speaks HTTP/1.1; the parser itself would gather headers, and wait, without an end."""
 
-    _in_head = True
-    _head_bytes = 0
+    def __init__(self, *arguments: Any, limits: Limits, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._limits = limits
+        self._in_head = True
+        self._head_bytes = 0
+        self._heard_s = 0.0
+        self._watcher: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's
         self._answers = _Joining(transport)
         super().connection_made(self._answers)  # type: ignore[arg-type]  # all that uvicorn uses
+        most = self._limits.connections_max
+        if len(self.connections) > most:
+            self._refuse(OverloadedError(f"there are {most} connections already"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._rest()
+        super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
         self._answers.end()
@@ -71,6 +90,10 @@ class BoundedProtocol(HttpToolsProtocol):
                 return
             self._head_bytes += len(data)
         super().data_received(data)
+        if self._in_head and not self._head_bytes:
+            self._rest()
+        else:
+            self._watch()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -80,13 +103,44 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head, self._head_bytes = True, 0
         super().on_message_complete()
 
+    # ---------------------------------------------------------------- requests that do not end
+
+    def _watch(self) -> None:
+        """A request is not whole: its rest may not take for ever. A whole one costs no timer."""
+        self._heard_s = self.loop.time()
+        if self._watcher is None and not self.transport.is_closing():
+            self._watcher = self.loop.call_later(self._limits.body_timeout_s, self._look)
+
+    def _rest(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+
+    def _look(self) -> None:
+        self._watcher = None
+        silence_s = self._limits.body_timeout_s
+        # Where it is us who do not read, the caller is not to blame.
+        since_s = 0.0 if self.flow.read_paused else self.loop.time() - self._heard_s
+        if since_s < silence_s:
+            self._watcher = self.loop.call_later(silence_s - since_s, self._look)
+        elif self._in_head or not self.cycle.response_started:
+            self._refuse(BodyTimeoutError(f"nothing came of the request for {silence_s:g} s"))
+        else:
+            self.transport.close()
+
+    # ---------------------------------------------------------------- refusals
+
     def send_400_response(self, msg: str) -> None:
+        self._refuse(BadRequestError(msg, hint="send valid HTTP/1.1"))
+
+    def _refuse(self, error: SpillwayError) -> None:
         if self.transport.is_closing():
             return
-        error = ErrorDetail(code=BadRequestError.code, message=msg, hint="send valid HTTP/1.1")
-        body = msgspec.json.encode(ErrorReply(error=error))
+        detail = ErrorDetail(code=error.code, message=error.message, hint=error.hint)
+        body = msgspec.json.encode(ErrorReply(error=detail))
         self.transport.write(
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
+            b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (error.status, HTTPStatus(error.status).phrase.encode(), len(body), body)
         )
         self.transport.close()

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import uvicorn
 
@@ -103,12 +104,13 @@ async def serve(
     port: int,
     *,
     stop: asyncio.Event,
+    limits: Limits | None = None,
     on_listening: Callable[[int], None] = lambda _: None,
     grace_s: int = 10,
 ) -> None:
     """Serve until `stop`, then let requests finish for `grace_s`; port 0 takes a free one."""
     sockets = listen(host, port)
-    server = _Uvicorn(_config(app, grace_s))
+    server = _Uvicorn(_config(app, limits or Limits(), grace_s))
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve(sockets))
         group.create_task(_announce(server, port_of(sockets), on_listening))
@@ -134,10 +136,10 @@ async def _let_cancelled_answer(server: _Uvicorn) -> None:
         await asyncio.wait(tasks, timeout=CANCELLED_S)
 
 
-def _config(app: ASGIApp, grace_s: int) -> uvicorn.Config:
+def _config(app: ASGIApp, limits: Limits, grace_s: int) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=BoundedProtocol,
+        http=partial(BoundedProtocol, limits=limits),  # type: ignore[arg-type]  # it is only called
         ws="none",
         loop="none",
         lifespan="off",

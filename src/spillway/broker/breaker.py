@@ -13,7 +13,11 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 PATIENCE_S = 2.25
-"""How long a request may wait for an answer of PostgreSQL before it is taken to be away."""
+"""How long a question to PostgreSQL may wait for its answer before PostgreSQL is taken to be away.
+
+It is for each question by itself: a large request asks many, and each answer shows that
+PostgreSQL is there.
+"""
 
 RELAPSE_S = 5.0
 """Whoever trips again so soon after a recovery has not recovered: it stays open for a while."""
@@ -82,12 +86,12 @@ class Breaker:
         log.info("database_recovered", now="PostgreSQL recovery detected")
         self.on_reset()
 
-    async def within(self, deadline_s: float, work: Awaitable[T]) -> T:
-        """Its outcome by then (in loop time) and before the breaker trips, else PostgreSQL is away.
+    async def patient(self, work: Awaitable[T]) -> T:
+        """Its outcome within our patience and before the breaker trips, else PostgreSQL is away.
 
         Whether what was asked for happens all the same is not known then.
         """
-        limit = asyncio.timeout_at(deadline_s)
+        limit = asyncio.timeout(PATIENCE_S)
         self._waiting.add(limit)
         try:
             async with limit:
@@ -97,14 +101,16 @@ class Breaker:
         finally:
             self._waiting.discard(limit)
 
-    async def landed(self, ticket: asyncio.Future[None], deadline_s: float | None = None) -> None:
-        """As `within`, for a commit that only the caller waits for.
+    async def landed(self, ticket: asyncio.Future[None]) -> None:
+        """As `patient`, for a commit that only the caller waits for.
 
         There is one for every push: a single timer looks after all of them.
         """
-        if not ticket.done():
+        if self.is_open:
+            _give_up(ticket)
+        elif not ticket.done():
             loop = asyncio.get_running_loop()
-            self._tickets[ticket] = deadline_s or loop.time() + PATIENCE_S
+            self._tickets[ticket] = loop.time() + PATIENCE_S
             if not self._watching:
                 self._watching = True
                 loop.call_at(self._tickets[ticket], self._watch, loop)
@@ -122,10 +128,6 @@ class Breaker:
         self._watching = bool(later)
         if later:
             loop.call_at(min(later), self._watch, loop)
-
-    async def patient(self, work: Awaitable[T]) -> T:
-        """Its outcome, within our patience."""
-        return await self.within(asyncio.get_running_loop().time() + PATIENCE_S, work)
 
     async def soon(self, reading: Coroutine[Any, Any, T]) -> T:
         """As `patient`, but it goes on without us: whoever asks next finds it done."""

@@ -1,6 +1,7 @@
 """What a shard has decided but not yet written, and who waits for it."""
 
 import asyncio
+import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
@@ -8,9 +9,13 @@ from spillway.broker.lanes import LaneEntry
 from spillway.core.errors import (
     CommitRefusedError,
     DatabaseUnavailableError,
+    OverloadedError,
     SpillwayError,
 )
 from spillway.log.writer import Commit
+
+LATE_S = 1.0
+"""A commit that takes longer is not one that PostgreSQL is busy with, as far as one can tell."""
 
 
 @dataclass(slots=True)
@@ -24,12 +29,21 @@ class Draft:
     counts: Counter[tuple[int, str]] = field(default_factory=Counter)
     messages: int = 0
     payload_bytes: int = 0
+    author: asyncio.Future[None] | None = None
+    """Who waits for it and decided all of it, where that is known."""
+    begun_s: float = 0.0
 
     def __bool__(self) -> bool:
         commit = self.commit
         return bool(
             commit.batches or commit.controls or commit.dead or commit.redriven_ids or self.waiters
         )
+
+    def waiter(self) -> asyncio.Future[None]:
+        """Done once it is in the log."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiters.append(waiter)
+        return waiter
 
     def close(self) -> None:
         """No more may be added to the rows of this commit."""
@@ -50,17 +64,16 @@ class Draft:
     def fail(self, error: Exception) -> None:
         """It is not in the log (or nobody can say): tell everyone who waits."""
         for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
-                # Whoever waited may have left; that is no reason for a warning about the future.
-                waiter.exception()
+            _tell(waiter, error)
 
     def refuse(self, error: SpillwayError) -> None:
-        """PostgreSQL refuses something in it for good. Whoever was alone in it is to blame; the
-        others are told to try again.
+        """PostgreSQL refuses something in it for good. Its author is to blame, or whoever was alone
+        in it; the others are told to try again.
         """
-        alone = len(self.waiters) == 1 or error.transient
-        self.fail(error if alone else CommitRefusedError())
+        author = self.author or (self.waiters[0] if len(self.waiters) == 1 else None)
+        if author is not None and not error.transient:
+            _tell(author, error)
+        self.fail(error if error.transient else CommitRefusedError())
 
     def fail_unknown(self) -> None:
         """Nobody can say whether it is in the log."""
@@ -70,6 +83,13 @@ class Draft:
                 hint="retry with the same transaction ids, or settle again; both are safe",
             )
         )
+
+
+def _tell(waiter: asyncio.Future[None], error: Exception) -> None:
+    if not waiter.done():
+        waiter.set_exception(error)
+        # Whoever waited may have left; that is no reason for a warning about the future.
+        waiter.exception()
 
 
 class Drafts:
@@ -99,6 +119,25 @@ class Drafts:
         if self.gathering:
             return self.gathering
         return self._sealed[-1] if self._sealed else self.in_flight
+
+    def check_room(self, messages_max: int, bytes_max: int) -> None:
+        """Refuse more than may wait. Where the commit that all of it waits for is late, it is not
+        too much for PostgreSQL: PostgreSQL is away, and there is no room to wait for the proof.
+        """
+        messages, size = self.messages, self.payload_bytes
+        if messages < messages_max and size < bytes_max:
+            return
+        waiting = f"{messages} messages ({size} bytes) wait for their commit"
+        out = self.in_flight
+        if out is not None and time.monotonic() - out.begun_s > LATE_S:
+            raise DatabaseUnavailableError(
+                f"{waiting}, and PostgreSQL does not answer the last one"
+            )
+        raise OverloadedError(waiting)
+
+    def begin(self, draft: Draft) -> None:
+        """It goes out."""
+        self.in_flight, draft.begun_s = draft, time.monotonic()
 
     def seal(self) -> Draft:
         """What is decided from here on goes into a commit of its own."""

@@ -340,22 +340,28 @@ class Facts:
 
     async def lane(self, queue: QueueFacts, partition: str) -> LaneFacts:
         """The lane of a partition, made on first use."""
-        known = queue.lanes.get(partition)
-        if known is not None:
-            return known
-        check_partition(partition)
-        shard_id = shard_of(queue.queue_id, partition, len(self._shards))
-        address = {
+        await self.make_lanes(queue, (partition,))
+        return queue.lanes[partition]
+
+    async def make_lanes(self, queue: QueueFacts, partitions: Iterable[str]) -> None:
+        """Have the lanes of these partitions known; new ones are made, all in one statement."""
+        missing = sorted(set(partitions) - queue.lanes.keys())
+        if not missing:
+            return
+        for partition in missing:
+            check_partition(partition)
+        asked = {
             "queue_id": queue.queue_id,
-            "partition": partition,
+            "partitions": missing,
             "priority": 2,
             "enqueue_shard": 0,
         }
-        row = await self._database.row("lane_insert", **address, shard_id=shard_id)
-        if row is None:
-            row = await self._database.row("lane_find", **address)
-        assert row is not None
-        return self._admit_lane(queue, row)
+        homes = [shard_of(queue.queue_id, name, len(self._shards)) for name in missing]
+        rows = await self._database.rows("lanes_insert", **asked, shard_ids=homes)
+        if len(rows) < len(missing):
+            rows += await self._database.rows("lanes_find", **asked)
+        for row in rows:
+            self._admit_lane(queue, row)
 
     def _admit_lane(self, queue: QueueFacts, row: tuple[Any, ...]) -> LaneFacts:
         lane_id, _, partition, priority, enqueue_shard, shard_id = row
@@ -363,7 +369,7 @@ class Facts:
         if known is None:
             known = LaneFacts(lane_id, queue, partition, priority, enqueue_shard, shard_id)
             self._lanes[lane_id] = known
-            queue.lanes[partition] = known
+        queue.lanes[partition] = known
         return known
 
     async def lanes(self, queue: QueueFacts) -> list[LaneFacts]:

@@ -256,9 +256,7 @@ class Handover:
         now_ms = self._now_ms()
         _reckon_lives(events, now_ms)
         append(shard, entry, arrivals, results, now_ms)
-        ticket = shard.ticket()
-        if apart:
-            shard.seal()
+        ticket = shard.ticket_apart() if apart else shard.ticket()
         return Bite(lane, shard, shard.epoch, events, results, ticket, apart), []
 
     async def _entry(self, shard: Shard, lane: LaneFacts, accepted_ms: int) -> LaneEntry:

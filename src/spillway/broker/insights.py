@@ -37,11 +37,7 @@ class Insights:
     """Answers."""
 
     def __init__(
-        self,
-        facts: Facts,
-        shards: list[Shard],
-        database: Database,
-        census: Census,
+        self, facts: Facts, shards: list[Shard], database: Database, census: Census
     ) -> None:
         self._facts = facts
         self._shards = shards

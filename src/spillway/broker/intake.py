@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 
 from spillway.broker.append import Arrivals, append, failed
-from spillway.broker.breaker import PATIENCE_S, Breaker
+from spillway.broker.breaker import Breaker
 from spillway.broker.buffering import Buffering
 from spillway.broker.facts import Facts, LaneFacts, QueueFacts, check_partition
 from spillway.broker.lanes import LaneEntry
@@ -27,6 +27,8 @@ from spillway.wire import PushItem, PushResult, QueueOptions, is_name
 
 SPAN_MS_MAX = 366 * 86_400_000
 PRIORITY_DEFAULT = 2
+LANES_AT_ONCE = 200
+"""So many are loaded with one look at the log: it is to be answered well within our patience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,17 @@ class ItemLimits:
     key_bytes_max: int = 1024
     headers_bytes_max: int = 16 * 1024
     transaction_id_bytes_max: int = 256
+
+
+@dataclass(slots=True)
+class Checked:
+    """An item that is within the limits."""
+
+    index: int
+    item: PushItem
+    payload: bytes
+    transaction_id: str
+    is_plain: bool
 
 
 Tickets = list[tuple[asyncio.Future[None], Arrivals]]
@@ -69,17 +82,14 @@ class Intake:
     async def push(self, org: str, items: list[PushItem], *, qos: int = 1) -> list[PushResult]:
         """Store what can be stored, else buffer it; one result an item, in order."""
         results: list[PushResult | None] = [None] * len(items)
-        deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
-        arrivals = await self._sort(org, items, results, deadline_s)
+        arrivals = await self._sort(org, items, results)
         if qos == 0:
             await self._buffering.accept(arrivals, results, self._now_ms())
         else:
-            await self._keep(arrivals, results, deadline_s)
+            await self._keep(arrivals, results)
         return [result for result in results if result is not None]
 
-    async def _keep(
-        self, arrivals: list[Arrivals], results: list[PushResult | None], deadline_s: float
-    ) -> None:
+    async def _keep(self, arrivals: list[Arrivals], results: list[PushResult | None]) -> None:
         """In the log or in files, durably."""
         late: list[Arrivals] = []
         if not self._buffering.is_idle:
@@ -87,10 +97,11 @@ class Intake:
             if arrivals:
                 self.on_live()
         accepted_ms = self._now_ms()
-        tickets = await self._append(arrivals, late, results, accepted_ms, deadline_s)
+        tickets = await self._append(arrivals, late, results, accepted_ms)
         if late:
+            await asyncio.sleep(0)  # whose commit was given up on just now came before them
             await self._buffering.buffer(late, results, accepted_ms)
-        doubtful = await self._wait(tickets, results, deadline_s)
+        doubtful = await self._wait(tickets, results)
         if doubtful:
             await self._buffering.buffer(doubtful, results, accepted_ms, doubt=True)
 
@@ -100,18 +111,19 @@ class Intake:
         late: list[Arrivals],
         results: list[PushResult | None],
         now_ms: int,
-        deadline_s: float,
     ) -> Tickets:
         """Decide their place in the log; what finds PostgreSQL away is late."""
         tickets: Tickets = []
+        if len(free) > 1:
+            await self._load(free)
         for arrivals in free:
             try:
                 lane = arrivals.home
                 shard = self._shards[lane.shard_id]
                 entry = shard.entries.get(lane.lane_id)
                 if entry is None or (arrivals.has_given_ids and entry.lane.dedupe is None):
-                    ready = self.ready(shard, lane, now_ms)
-                    entry = await self._breaker.within(deadline_s, ready)
+                    self._check_closed()
+                    entry = await self._breaker.patient(self.ready(shard, lane, now_ms))
                     now_ms = self._now_ms()
                     if self._buffering.takes_all():  # somebody holds the spool since then
                         late.append(arrivals)
@@ -125,6 +137,29 @@ class Intake:
                     arrivals.fail(results, error)
         return tickets
 
+    async def _load(self, free: list[Arrivals]) -> None:
+        """Have their lanes in memory, many with one look at the log. What cannot be had now is told
+        when it is needed.
+        """
+        missing: dict[int, list[LaneFacts]] = {}
+        for lane in (arrivals.home for arrivals in free):
+            if lane.lane_id not in self._shards[lane.shard_id].entries:
+                missing.setdefault(lane.shard_id, []).append(lane)
+        for shard_id, lanes in missing.items():
+            for start in range(0, len(lanes), LANES_AT_ONCE):
+                some = lanes[start : start + LANES_AT_ONCE]
+                try:
+                    self._check_closed()
+                    await self._breaker.patient(self._shards[shard_id].lanes(some))
+                except SpillwayError as error:
+                    self._is_away(error)
+                    break
+
+    def _check_closed(self) -> None:
+        """Ask nothing of a PostgreSQL that is away."""
+        if self._breaker.is_open:
+            raise DatabaseUnavailableError
+
     def _is_away(self, error: SpillwayError) -> bool:
         """Whether the spool takes it: PostgreSQL is away, or refused it with others."""
         if isinstance(error, DatabaseUnavailableError):
@@ -135,9 +170,7 @@ class Intake:
         # What was lost with the database is not lost to another broker.
         return self._breaker.is_open and isinstance(error, NotOwnerError | DatabasePermissionError)
 
-    async def _wait(
-        self, tickets: Tickets, results: list[PushResult | None], deadline_s: float
-    ) -> list[Arrivals]:
+    async def _wait(self, tickets: Tickets, results: list[PushResult | None]) -> list[Arrivals]:
         """Wait for every commit. Returns those whose outcome is not known in time: the spool takes
         them too, and the replay looks in the log first.
         """
@@ -145,7 +178,7 @@ class Intake:
         doubtful: list[Arrivals] = []
         for ticket, arrivals in tickets:
             try:
-                await self._breaker.landed(ticket, deadline_s)
+                await self._breaker.landed(ticket)
             except SpillwayError as error:
                 if self._is_away(error):
                     doubtful.append(arrivals)
@@ -157,34 +190,66 @@ class Intake:
         return doubtful
 
     async def _sort(
-        self,
-        org: str,
-        items: list[PushItem],
-        results: list[PushResult | None],
-        deadline_s: float,
+        self, org: str, items: list[PushItem], results: list[PushResult | None]
     ) -> list[Arrivals]:
         """Checked items by lane, in order; bad ones get their result here."""
         together = self._together(org, items)
         if together is not None:
             return [together]
         by_lane: dict[Address, Arrivals] = {}
+        # A lane that is not known is known for none of its items: none overtakes another.
+        strangers: list[Checked] = []
         prefix = _own_ids()
         for index, item in enumerate(items):
             try:
                 payload = bytes(item.payload)
                 given_id = item.transaction_id
                 transaction_id = f"{prefix}-{index}" if given_id is None else given_id
-                is_plain = self.check(item, payload)
-                arrivals = await self._arrivals(org, item, transaction_id, by_lane, deadline_s)
+                one = Checked(index, item, payload, transaction_id, self.check(item, payload))
+                lane, partition = self._known(org, item, transaction_id)
+                if lane is None:
+                    _check_address(item)
+                    strangers.append(one)
+                    continue
             except SpillwayError as error:
                 results[index] = failed(index, item, error)
                 continue
-            arrivals.add(index, item, payload, transaction_id)
-            arrivals.is_plain = arrivals.is_plain and is_plain
-            arrivals.has_given_ids = arrivals.has_given_ids or given_id is not None
+            _place(one, by_lane, lane, Address(org, item.queue, partition))
+        refused = await self._acquaint(org, strangers) if strangers else {}
+        for one in strangers:
+            refusal = refused.get(one.item.queue)
+            if refusal is not None:
+                results[one.index] = failed(one.index, one.item, refusal)
+                continue
+            lane, partition = self._known(org, one.item, one.transaction_id)
+            _place(one, by_lane, lane, Address(org, one.item.queue, partition))
         for found in by_lane.values():
             found.straighten()
         return list(by_lane.values())
+
+    async def _acquaint(self, org: str, strangers: list[Checked]) -> dict[str, SpillwayError]:
+        """Have the lanes of these known, unless PostgreSQL is away; returns the queues that refused
+        them, and why.
+        """
+        by_queue: dict[str, list[Checked]] = {}
+        for one in strangers:
+            by_queue.setdefault(one.item.queue, []).append(one)
+        refused: dict[str, SpillwayError] = {}
+        for name, some in by_queue.items():
+            if self._breaker.is_open:
+                break
+            try:
+                await self._breaker.patient(self._meet(org, name, some))
+            except DatabaseUnavailableError as error:
+                self._breaker.trip(error)
+            except SpillwayError as error:
+                refused[name] = error
+        return refused
+
+    async def _meet(self, org: str, name: str, some: list[Checked]) -> None:
+        queue = self._facts.cached_queue(org, name) or await self._queue(org, name)
+        partitions = {route(queue, one.item, one.transaction_id) for one in some}
+        await self._facts.make_lanes(queue, partitions)
 
     def _together(self, org: str, items: list[PushItem]) -> Arrivals | None:
         """All of them as columns, where they are what most requests have: plain items for one queue
@@ -244,28 +309,6 @@ class Intake:
             _check_extras(item, limits, self._now_ms())
         return is_plain
 
-    async def _arrivals(
-        self,
-        org: str,
-        item: PushItem,
-        transaction_id: str,
-        by_lane: dict[Address, Arrivals],
-        deadline_s: float,
-    ) -> Arrivals:
-        lane, partition = self._known(org, item, transaction_id)
-        if lane is None:
-            lane = await self._looked_up(org, item, transaction_id, deadline_s)
-        if lane is None:
-            _check_address(item)
-            lane, partition = self._known(org, item, transaction_id)
-        else:
-            partition = lane.partition
-        address = Address(org, item.queue, partition)
-        found = by_lane.get(address)
-        if found is None:
-            found = by_lane[address] = Arrivals(lane, address)
-        return found
-
     def _known(
         self, org: str, item: PushItem, transaction_id: str
     ) -> tuple[LaneFacts | None, str | None]:
@@ -276,23 +319,11 @@ class Intake:
         partition = route(queue, item, transaction_id)
         return queue.lanes.get(partition), partition
 
-    async def _looked_up(
-        self, org: str, item: PushItem, transaction_id: str, deadline_s: float
-    ) -> LaneFacts | None:
-        """Its lane; None: PostgreSQL is away."""
-        if self._breaker.is_open:
-            return None
-        try:
-            return await self._breaker.within(deadline_s, self.lane_of(org, item, transaction_id))
-        except DatabaseUnavailableError as error:
-            self._breaker.trip(error)
-            return None
-
     async def lane_of(self, org: str, item: PushItem, transaction_id: str) -> LaneFacts:
         """Where an item belongs; its queue is made if that is allowed."""
         queue = self._facts.cached_queue(org, item.queue) or await self._queue(org, item.queue)
         partition = route(queue, item, transaction_id)
-        return queue.lanes.get(partition) or await self._facts.lane(queue, partition)
+        return await self._facts.lane(queue, partition)
 
     async def _queue(self, org: str, name: str) -> QueueFacts:
         check_name(name)
@@ -309,6 +340,18 @@ class Intake:
         await shard.know_recent(found[0], as_of_ms)
         shard.check_owned()
         return found[0]
+
+
+def _place(
+    one: Checked, by_lane: dict[Address, Arrivals], lane: LaneFacts | None, address: Address
+) -> None:
+    """Put an item behind those of its lane."""
+    arrivals = by_lane.get(address)
+    if arrivals is None:
+        arrivals = by_lane[address] = Arrivals(lane, address)
+    arrivals.add(one.index, one.item, one.payload, one.transaction_id)
+    arrivals.is_plain = arrivals.is_plain and one.is_plain
+    arrivals.has_given_ids = arrivals.has_given_ids or one.item.transaction_id is not None
 
 
 def _own_ids() -> str:

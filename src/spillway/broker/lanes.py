@@ -169,7 +169,8 @@ async def load_lanes(
             entry.groups[group] = _group_entry(restored)
             entry.fallbacks += len(restored.problems)
         for entry in entries.values():
-            await _load_times(conn, entry)
+            if entry.lane.tail > entry.lane.pruned_to:
+                await _load_times(conn, entry)
     return list(entries.values())
 
 

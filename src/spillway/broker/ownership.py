@@ -38,6 +38,7 @@ class Ownership(Duty):
         address: str,
         lease_s: float,
     ) -> None:
+        """The database is a door of its own: a lease is not lost because others ask a lot."""
         super().__init__(interval_s=min(0.5, lease_s / 4))
         self._shards = shards
         self._breaker = breaker
@@ -117,5 +118,5 @@ class Ownership(Duty):
         if self._breaker.is_open:
             await shard.flush()  # its own connection may be dead though others answer
         if now - self._kept_at.get(shard.shard_id, 0.0) > self._lease_s / 3:
-            await shard.renew()
+            await shard.renew(self._database)
             self._kept_at[shard.shard_id] = now

@@ -32,7 +32,7 @@ from spillway.broker.keys import Keys
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.metrics import Metrics
 from spillway.broker.operations import Operations
-from spillway.broker.ownership import Ownership
+from spillway.broker.ownership import AT_ONCE, Ownership
 from spillway.broker.pruner import Pruner
 from spillway.broker.replay import Replay
 from spillway.broker.revival import Revival
@@ -62,6 +62,8 @@ from spillway.wire import (
 
 log = structlog.get_logger(__name__)
 
+OPERATORS_MAX = 3
+"""Connections for what operators ask, and for counting: such questions may take seconds."""
 START_PATIENCE_S = 5.0
 """How long a start waits for PostgreSQL before it goes on without."""
 
@@ -72,8 +74,8 @@ class BrokerConfig:
 
     broker_id: str
     spool: SpoolConfig
+    shard: ShardConfig
     address: str = ""
-    shard: ShardConfig = field(default_factory=ShardConfig)
     items: ItemLimits = field(default_factory=ItemLimits)
     lease_bytes_max: int = 16 * 1024 * 1024
     auto_create_queues: bool = True
@@ -102,6 +104,7 @@ class Broker:
         self.config = config
         self._more_duties = more_duties
         self.database = database
+        self._operators = database.beside(OPERATORS_MAX)
         self._prepare = prepare
         self.clock = Clock()
         self.started_at = time.monotonic()
@@ -126,12 +129,12 @@ class Broker:
         self.settlement = Settlement(self.facts, self.shards, self.breaker)
         self.counters = Counters()
         self._hire()
-        self.insights = Insights(self.facts, self.shards, database, self.census)
+        self.insights = Insights(self.facts, self.shards, self._operators, self.census)
         self.operations = Operations(
             facts=self.facts,
             shards=self.shards,
             dispatch=self.dispatch,
-            database=database,
+            database=self._operators,
             budgets=self.budgets,
             insights=self.insights,
             now_ms=self.clock.now_ms,
@@ -200,7 +203,7 @@ class Broker:
         )
         self.ownership = Ownership(
             self.shards,
-            self.database,
+            self.database.beside(AT_ONCE),
             self.breaker,
             self._make_shards,
             broker_id=self.config.broker_id,
@@ -209,7 +212,7 @@ class Broker:
         )
         self.awakening = Awakening(self.shards, self.facts, self.dispatch, self.database)
         self.sweeper.on_away_due = self.awakening.ring
-        self.census = Census(self.facts, self.shards, self.database)
+        self.census = Census(self.facts, self.shards, self._operators)
         self.evictor = Evictor(
             self.shards,
             self.clock,

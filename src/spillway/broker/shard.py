@@ -27,7 +27,6 @@ from spillway.core import events as ev
 from spillway.core.errors import (
     DatabaseUnavailableError,
     NotOwnerError,
-    OverloadedError,
     ShardReloadingError,
     ShuttingDownError,
     SpillwayError,
@@ -52,11 +51,11 @@ COMMIT_BYTES_MAX = 4 * 1024 * 1024
 class ShardConfig:
     """The limits of a shard."""
 
-    commit_timeout_s: float = 10.0
-    draft_messages_max: int = 200_000
-    draft_bytes_max: int = 128 * 1024 * 1024
+    commit_timeout_s: float
+    draft_messages_max: int
+    draft_bytes_max: int
+    lease_s: float
     outcome_wait_s: float = 5.0
-    lease_s: float = 10.0
 
 
 class Shard:
@@ -97,9 +96,7 @@ class Shard:
         self._closing = False
         self._released = False
         self._certain_until_s = float("-inf")
-        self._absent: SpillwayError = NotOwnerError(
-            f"shard {shard_id} is not (yet) owned by this broker"
-        )
+        self._absent: SpillwayError = NotOwnerError(f"shard {shard_id} is not (yet) owned here")
         self._random = random.Random()
 
     # ------------------------------------------------------------ ownership
@@ -122,7 +119,7 @@ class Shard:
             row = await self._take(conn)
             if row is None:
                 await conn.close()
-                self._absent = NotOwnerError(f"shard {self.shard_id} is owned by another broker")
+                self._absent = self._taken()
                 return False
             writer = await Writer.open(conn)
             await self.on_taking()
@@ -130,8 +127,10 @@ class Shard:
             await conn.close()
             raise
         self._writer = writer
+        # What another broker left is dated by that one's clock: ours may not be behind it.
+        set_clock = self._clock.anchor if row[0] == self.epoch + 1 else self._clock.set
         self.epoch, self.commit_seq, now_s = row
-        self._clock.anchor(now_s)
+        set_clock(now_s)
         self._certain_until_s = asked_s + self._config.lease_s
         self.owned = True
         log.info("shard_acquired", shard=self.shard_id, epoch=self.epoch)
@@ -139,20 +138,16 @@ class Shard:
         return True
 
     async def _take(self, conn: psycopg.AsyncConnection) -> tuple[int, int, float] | None:
-        params = {
-            "shard_id": self.shard_id,
-            "owner": self._owner,
-            "lease_s": self._config.lease_s,
-        }
+        params = {"shard_id": self.shard_id, "owner": self._owner, "lease_s": self._config.lease_s}
         cursor = await conn.execute(QUERIES["shard_acquire"].sql, params)
         row: tuple[int, int, float] | None = await cursor.fetchone()
         return row
 
-    async def renew(self) -> None:
+    async def renew(self, database: Database) -> None:
         """Keep the lease on the shard, or find out that it was lost."""
         asked_s, epoch = time.monotonic(), self.epoch
         params = {"shard_id": self.shard_id, "epoch": epoch, "lease_s": self._config.lease_s}
-        row = await self._database.row("shard_renew", **params)
+        row = await database.row("shard_renew", **params)
         if self.epoch != epoch:
             return  # lost and taken again meanwhile: this answer is about the past
         if row is None:
@@ -166,9 +161,16 @@ class Shard:
         if not self.owned:
             return
         log.warning("shard_lost", shard=self.shard_id, epoch=self.epoch, why=why)
-        self._absent = NotOwnerError(f"shard {self.shard_id} is owned by another broker now")
+        self._lose(self._taken())
+
+    def _taken(self) -> NotOwnerError:
+        return NotOwnerError(f"shard {self.shard_id} is owned by another broker")
+
+    def _lose(self, why: SpillwayError) -> None:
+        """Memory is not what the log says, or not for long: it begins anew when it is acquired."""
+        self._absent = why
         self._forget_all()
-        self._drafts.fail(self._absent)
+        self._drafts.fail(why)
         self._drop_writer()
 
     def _forget_all(self) -> None:
@@ -273,7 +275,7 @@ class Shard:
         """The commit that is gathering, for a change of this lane."""
         self.check_owned()
         self._check_alive(entry)
-        self._check_room()
+        self._drafts.check_room(self._config.draft_messages_max, self._config.draft_bytes_max)
         draft = self._drafts.gathering
         if draft.messages >= COMMIT_MESSAGES_MAX or draft.payload_bytes >= COMMIT_BYTES_MAX:
             draft = self._drafts.seal()
@@ -295,11 +297,6 @@ class Shard:
     def draft_messages(self) -> int:
         """How many messages are decided and wait for their commit to begin."""
         return self._drafts.messages
-
-    def _check_room(self) -> None:
-        messages, size = self._drafts.messages, self._drafts.payload_bytes
-        if messages >= self._config.draft_messages_max or size >= self._config.draft_bytes_max:
-            raise OverloadedError(f"{messages} messages ({size} bytes) wait for their commit")
 
     def handle(self, entry: LaneEntry, group: str, command: cmd.Command) -> Any:  # noqa: ANN401 (each command has its own reply)
         """Decide a command about a group of a lane; the reply holds once `durable` returns."""
@@ -382,24 +379,29 @@ class Shard:
 
     def ticket(self) -> asyncio.Future[None]:
         """Done once everything decided so far is in the log; take it before anything is awaited."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        pending = self._drafts.last
-        if pending is not None:
-            pending.waiters.append(waiter)
-        elif time.monotonic() < self._certain_until_s:
-            waiter.set_result(None)
-        else:
+        draft = self._drafts.last
+        if draft is None:
+            draft = self._drafts.gathering
+            if time.monotonic() < self._certain_until_s:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                waiter.set_result(None)
+                return waiter
             # Nothing to write, but whoever was paused for so long may not be the owner any more.
-            self._drafts.gathering.waiters.append(waiter)
             self._work.set()
+        return draft.waiter()
+
+    def ticket_apart(self) -> asyncio.Future[None]:
+        """As `ticket`, for whoever sealed before: what was decided since is theirs alone."""
+        draft, waiter = self._drafts.gathering, self.ticket()
+        if draft:
+            draft.author = waiter
+            self._drafts.seal()
         return waiter
 
     async def flush(self) -> None:
         """Wait until the log has all of it, and prove that this broker may still write."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._drafts.gathering.waiters.append(waiter)
         self._work.set()
-        await waiter
+        await self._drafts.gathering.waiter()
 
     async def run(self) -> None:
         """Commit drafts, one after another, until cancelled."""
@@ -409,17 +411,21 @@ class Shard:
             await asyncio.sleep(0)
             self._work.clear()
             while self._drafts:
-                await self._commit_next()
+                await self._commit(self._drafts.take())
 
-    async def _commit_next(self) -> None:
-        draft = self._drafts.take()
+    async def _commit(self, draft: Draft) -> None:
         writer = self._writer
         if writer is None or not self.owned:
             draft.fail(self._absent)
             return
-        self._drafts.in_flight = draft
+        self._drafts.begin(draft)
         try:
             await self._write(writer, draft)
+        except Exception as exc:
+            log.critical("shard_failed", shard=self.shard_id, exc_info=exc)
+            draft.fail_unknown()
+            self._drafts.in_flight = None
+            self._lose(ShardReloadingError())
         finally:
             self._drafts.in_flight = None
             if writer is not self._writer:
@@ -441,7 +447,7 @@ class Shard:
             if self.epoch == epoch:
                 self.commit_seq = commit_seq
         else:
-            draft.fail(NotOwnerError(f"shard {self.shard_id} is owned by another broker now"))
+            draft.fail(self._taken())
             if self.epoch == epoch:
                 self.depose("the fence refused a commit")
 
@@ -468,10 +474,7 @@ class Shard:
         if isinstance(error, DatabaseUnavailableError):
             self.on_away(error)
         if self.epoch == epoch:
-            self._absent = DatabaseUnavailableError("PostgreSQL went away inside a commit")
-            self._forget_all()
-            self._drop_writer()
-            self._drafts.fail(DatabaseUnavailableError("the commit before this one failed"))
+            self._lose(DatabaseUnavailableError("PostgreSQL went away inside a commit"))
         try:
             async with asyncio.timeout(self._config.outcome_wait_s):
                 await self._reacquire()

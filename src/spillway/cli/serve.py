@@ -4,6 +4,7 @@ import asyncio
 import gc
 import signal
 from collections.abc import Callable
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,7 +69,13 @@ async def _serve(settings: "Settings") -> None:
     async with wiring.embedded_postgres(settings) as keeper:
         url = wiring.database_url(settings, keeper)
         broker = wiring.make_broker(url, settings, keeper=keeper)
-        limits = Limits(settings.request_bytes_max, settings.items_max, settings.require_api_key)
+        limits = Limits(
+            settings.request_bytes_max,
+            settings.items_max,
+            settings.require_api_key,
+            settings.body_timeout_s,
+            settings.connections_max,
+        )
 
         def listening(port: int) -> None:
             broker.ownership.address = f"http://{settings.host}:{port}"
@@ -90,8 +97,9 @@ async def _serve(settings: "Settings") -> None:
                 settings.host,
                 settings.port,
                 stop=stop,
+                limits=limits,
                 on_listening=listening,
-                grace_s=int(settings.drain_timeout_s),
+                grace_s=ceil(settings.drain_timeout_s),
             )
             stopping.cancel()
         except asyncio.CancelledError:

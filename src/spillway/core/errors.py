@@ -158,6 +158,15 @@ class RequestTooLargeError(SpillwayError):
     hint = "send smaller batches; the limit is the setting request_bytes_max"
 
 
+class BodyTimeoutError(SpillwayError):
+    """The rest of the request did not come."""
+
+    code = "body_timeout"
+    status = 408
+    transient = True
+    hint = "send the whole body; the limit is the setting body_timeout_s"
+
+
 class UnsupportedMediaTypeError(SpillwayError):
     """The content type is not supported."""
 

@@ -1,6 +1,7 @@
-"""The broker's doors to PostgreSQL: a small pool for questions, own connections for commits."""
+"""The broker's doors to PostgreSQL: small pools for questions, own connections for commits."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -10,18 +11,20 @@ from psycopg import waiting
 from psycopg.abc import PQGen
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from spillway.core.errors import DatabaseUnavailableError
+from spillway.core.errors import DatabaseUnavailableError, OverloadedError, SpillwayError
 from spillway.log.connect import classify, connect
 from spillway.log.queries import QUERIES
 
 POOL_SIZE_MAX = 6
-POOL_WAIT_S = 2.0
+POOL_WAIT_S = 1.25
+PROBE_TIMEOUT_S = 0.75
+"""Together below the patience of a request: it is to hear which of both it is."""
 RECONNECT_S = 0.2
 """Left alone, the pool waits longer and longer: whoever asks next is to find it awake."""
 STATEMENT_TIMEOUT_S = 12
 ANSWER_TIMEOUT_S = 15.0
 """PostgreSQL ends a statement before this; a backend that does not is frozen."""
-CHECK_TIMEOUT_S = 1.0
+CHECK_TIMEOUT_S = 0.5
 WAIT_INTERVAL_S = 1.0
 
 RV = TypeVar("RV")
@@ -51,13 +54,17 @@ class PromptConnection(psycopg.AsyncConnection):
 class Database:
     """PostgreSQL, as the broker uses it. Every failure comes out as a SpillwayError."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, connections_max: int = POOL_SIZE_MAX) -> None:
         self.url = url
+        self._beside: list[Database] = []
+        self._busy = 0
+        self._probing = asyncio.Lock()
+        self._probed_s = float("-inf")
         self._pool = AsyncConnectionPool(
             url,
             connection_class=PromptConnection,
             min_size=1,
-            max_size=POOL_SIZE_MAX,
+            max_size=connections_max,
             timeout=POOL_WAIT_S,
             reconnect_timeout=RECONNECT_S,
             kwargs={
@@ -70,13 +77,24 @@ class Database:
             open=False,
         )
 
+    def beside(self, connections_max: int) -> "Database":
+        """Another door, with connections of its own: who waits there keeps nobody waiting here.
+
+        It is opened and closed with this one.
+        """
+        door = Database(self.url, connections_max)
+        self._beside.append(door)
+        return door
+
     async def open(self) -> None:
         """Begin to connect; does not wait for PostgreSQL to answer."""
         await self._pool.open(wait=False)
+        for door in self._beside:
+            await door.open()
 
     async def close(self) -> None:
-        """Close the pool."""
-        await self._pool.close(timeout=2.0)
+        """Close the pools."""
+        await asyncio.gather(self._pool.close(timeout=2.0), *(d.close() for d in self._beside))
 
     async def dedicated(self, name: str, timeout_s: float = 2.0) -> psycopg.AsyncConnection:
         """A connection of one's own, for a writer."""
@@ -87,11 +105,34 @@ class Database:
         """A connection out of the pool."""
         try:
             async with self._pool.connection() as conn:
-                yield conn
-        except (PoolTimeout, PoolClosed) as exc:
-            raise DatabaseUnavailableError(f"no connection within {POOL_WAIT_S} s") from exc
+                self._busy += 1
+                try:
+                    yield conn
+                finally:
+                    self._busy -= 1
+        except PoolTimeout as exc:
+            raise await self._why_late() from exc
+        except PoolClosed as exc:
+            raise DatabaseUnavailableError("the connections are closed") from exc
         except psycopg.Error as exc:
             raise classify(exc) from exc
+
+    async def _why_late(self) -> SpillwayError:
+        """No connection was had: PostgreSQL gave none or does not answer on those that are there,
+        or all are busy. Busy with a silent one is away, too, so it is asked over a new one.
+        """
+        late = f"no connection within {POOL_WAIT_S} s"
+        if self._busy < self._pool.max_size:
+            return DatabaseUnavailableError(late)
+        async with self._probing:
+            if time.monotonic() - self._probed_s > PROBE_TIMEOUT_S:
+                try:
+                    conn = await self.dedicated("probe", PROBE_TIMEOUT_S)
+                except SpillwayError as error:
+                    return DatabaseUnavailableError(f"{late}: {error.message}")
+                self._probed_s = time.monotonic()
+                await conn.close()
+        return OverloadedError(f"{late}: all are busy")
 
     async def rows(self, query: str, **params: Any) -> list[tuple[Any, ...]]:
         """Run a named query."""

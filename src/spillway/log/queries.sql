@@ -229,17 +229,19 @@ RETURNING queue_id
 SELECT lane_id, queue_id, partition, priority, enqueue_shard, shard_id
 FROM spillway.lane WHERE queue_id = %(queue_id)s ORDER BY lane_id
 
--- name: lane_find
--- A lane by its address.
+-- name: lanes_find
+-- The lanes of some partitions.
 SELECT lane_id, queue_id, partition, priority, enqueue_shard, shard_id
 FROM spillway.lane
-WHERE queue_id = %(queue_id)s AND partition = %(partition)s
+WHERE queue_id = %(queue_id)s AND partition = ANY (%(partitions)s::text[])
     AND priority = %(priority)s AND enqueue_shard = %(enqueue_shard)s
 
--- name: lane_insert
--- A lane is made by its first message; a race makes it once.
+-- name: lanes_insert
+-- A lane is made by its first message; a race makes it once. In the order of their names, so that
+-- two who make the same ones wait for each other and do not lock each other out.
 INSERT INTO spillway.lane (queue_id, partition, priority, enqueue_shard, shard_id)
-VALUES (%(queue_id)s, %(partition)s, %(priority)s, %(enqueue_shard)s, %(shard_id)s)
+SELECT %(queue_id)s, p.partition, %(priority)s, %(enqueue_shard)s, p.shard_id
+FROM unnest(%(partitions)s::text[], %(shard_ids)s::integer[]) AS p (partition, shard_id)
 ON CONFLICT DO NOTHING
 RETURNING lane_id, queue_id, partition, priority, enqueue_shard, shard_id
 

@@ -231,7 +231,7 @@ async def test_a_queue_at_its_hole_cap_drains_after_all_consumers_died(
             poll = site.later("POST", f"/v1/queues/{queue}/lease", {"max": 9, "wait_ms": 30_000})
             await site.waiting(queue, 1)
             clock = site.broker.clock
-            clock.anchor(clock.now_ms() / 1000 + 3_600)  # an hour passes
+            clock.set(clock.now_ms() / 1000 + 3_600)  # an hour passes
             got = (await poll)[0]["messages"]
             assert [(m["payload"], m["attempt"]) for m in got] == [
                 (n, attempt) for n in (0, 2, 4, 6)

@@ -2,7 +2,11 @@
 
 import asyncio
 
+import psycopg
 import pytest
+
+from spillway.broker import draft
+from spillway.log.writer import Writer
 
 BUFFERED, STORED = ["buffered"], ["stored"]
 
@@ -161,3 +165,34 @@ async def test_qos_0_is_kept_in_its_own_order(open_desk, database, drained, outa
             await push(50)
         await drained(desk)
         assert await database.log() == list(range(100))
+
+
+async def test_what_no_draft_has_room_for_goes_to_files_behind_what_waits_in_it(
+    open_desk, database, drained, monkeypatch
+):
+    """PostgreSQL falls silent, and more comes than may wait for a commit: nothing is refused."""
+    silent, gone = asyncio.Event(), asyncio.Event()
+
+    async def hang(self, *arguments):
+        silent.set()
+        await gone.wait()
+        raise psycopg.OperationalError("the connection broke")
+
+    async with open_desk(num_shards=1, draft_messages_max=1000) as desk:
+        await desk.told("0")
+        monkeypatch.setattr(Writer, "write", hang)
+        monkeypatch.setattr(draft, "LATE_S", 0.0)
+        pushes = [asyncio.ensure_future(desk.told("1"))]
+        await silent.wait()
+        for number in range(2, 6):
+            batch = [f"{number}-{n:03}" for n in range(400)]
+            pushes.append(asyncio.ensure_future(desk.told(*batch)))
+        told = await asyncio.gather(*pushes)
+        assert {status for statuses in told for status in statuses} == {"buffered"}
+        assert desk.broker.breaker.trips == 1
+        monkeypatch.undo()
+        gone.set()
+        await drained(desk)
+        log = await database.log()
+        assert log == sorted(log)
+        assert len(log) == 2 + 4 * 400

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from spillway import wire
-from spillway.broker import intake
+from spillway.broker import breaker
 from spillway.log.writer import Writer
 
 WINDOWS = pytest.mark.parametrize("window_ms", [600_000, 0], ids=["a window", "no window"])
@@ -95,7 +95,7 @@ async def test_commits_that_landed_late_are_stored_once(
         await desk.queue(dedupe_window_ms=window_ms)
         await push(desk, "0")
         monkeypatch.setattr(Writer, "write", write_and_wait)
-        monkeypatch.setattr(intake, "PATIENCE_S", 0.2)
+        monkeypatch.setattr(breaker, "PATIENCE_S", 0.2)
         first = asyncio.ensure_future(push(desk, "1"))
         await sent.wait()
         second = asyncio.ensure_future(push(desk, "2"))

@@ -3,13 +3,14 @@
 import asyncio
 import socket
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from spillway.api import server
 from spillway.api.limits import Limits
 from spillway.api.listener import listen, port_of
-from spillway.api.protocol import HEAD_BYTES_MAX
+from spillway.api.protocol import HEAD_BYTES_MAX, BoundedProtocol
 from spillway.api.server import make_app, serve
 from spillway.core.errors import SettingsError
 
@@ -17,13 +18,20 @@ PUSH = b'{"items":[{"queue":"q","payload":1}]}'
 
 
 @asynccontextmanager
-async def serving(broker, grace_s=5):
+async def serving(broker, grace_s=5, **more):
     """A server on a free port; leaving stops it."""
     stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
-    app = make_app(broker, Limits(request_bytes_max=100_000))
-    task = asyncio.create_task(
-        serve(app, "127.0.0.1", 0, stop=stop, on_listening=port.set_result, grace_s=grace_s)
+    limits = Limits(request_bytes_max=100_000, **more)
+    serving = serve(
+        make_app(broker, limits),
+        "127.0.0.1",
+        0,
+        stop=stop,
+        limits=limits,
+        on_listening=port.set_result,
+        grace_s=grace_s,
     )
+    task = asyncio.create_task(serving)
     try:
         yield await port
     finally:
@@ -68,6 +76,22 @@ async def connect():
     for caller in opened:
         caller.writer.transport.abort()
     await asyncio.sleep(0)
+
+
+@pytest.fixture
+def watched():
+    """A connection in the middle of a head, with a clock that the test sets."""
+    state = SimpleNamespace(now_s=0.0, waits=[], refusals=[])
+    protocol = BoundedProtocol.__new__(BoundedProtocol)
+    protocol._limits, protocol._watcher, protocol._in_head = Limits(), None, True
+    protocol.flow = SimpleNamespace(read_paused=False)
+    protocol.transport = SimpleNamespace(is_closing=lambda: False)
+    protocol.loop = SimpleNamespace(
+        time=lambda: state.now_s, call_later=lambda wait_s, _: state.waits.append(wait_s) or wait_s
+    )
+    protocol._refuse = lambda error: state.refusals.append(error.code)
+    state.protocol = protocol
+    return state
 
 
 async def test_a_connection_serves_many_requests(broker, connect):
@@ -255,3 +279,56 @@ def test_every_address_of_a_host_gets_the_same_port():
     finally:
         for made in sockets:
             made.close()
+
+
+@pytest.mark.parametrize("sent", ["head", "body"])
+async def test_a_request_that_does_not_end_is_given_up(broker, connect, sent):
+    """Whoever falls silent in the middle is told, and cut off; one after another is served."""
+    async with serving(broker, body_timeout_s=0.2) as port:
+        connection = await connect(port)
+        await connection.post("/v1/messages", PUSH)
+        assert (await connection.answer())[0] == 201
+        head = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n"
+        await connection.send(head[:20] if sent == "head" else head + PUSH)
+        status, lines, body = await connection.answer()
+        assert (status, b"body_timeout" in body) == (408, True)
+        assert "connection: close" in lines
+        assert await connection.is_closed()
+
+
+def test_a_request_that_comes_slowly_is_waited_for(watched):
+    """As long as something comes the wait begins anew; a whole request is not waited for."""
+    watched.now_s = 0.0
+    watched.protocol._watch()
+    assert watched.waits == [30.0]
+    watched.now_s = 20.0
+    watched.protocol._watch()
+    watched.now_s = 30.0
+    watched.protocol._look()
+    assert (watched.waits, watched.refusals) == ([30.0, 20.0], [])
+    watched.now_s = 50.0
+    watched.protocol._look()
+    assert (watched.waits, watched.refusals) == ([30.0, 20.0], ["body_timeout"])
+
+
+def test_who_is_not_read_is_not_late(watched):
+    """We wait with reading while an earlier request is answered."""
+    watched.protocol._watch()
+    watched.protocol.flow.read_paused = True
+    watched.now_s = 100.0
+    watched.protocol._look()
+    assert (watched.waits, watched.refusals) == ([30.0, 30.0], [])
+
+
+async def test_more_connections_than_may_be_are_refused(broker, connect):
+    """Those that are there go on; when one leaves there is room."""
+    async with serving(broker, connections_max=1) as port:
+        first, second = await connect(port), None
+        await first.post("/v1/messages", PUSH)
+        assert (await first.answer())[0] == 201
+        second = await connect(port)
+        status, _, body = await second.answer()
+        assert (status, b"overloaded" in body) == (503, True)
+        assert await second.is_closed()
+        await first.post("/v1/messages", PUSH)
+        assert (await first.answer())[0] == 201
