@@ -50,3 +50,17 @@ async def test_server_that_accepts_and_is_silent_is_given_up():
         port = silent.getsockname()[1]
         with pytest.raises(DatabaseUnavailableError, match=r"no connection within 0\.2 s"):
             await connect(f"postgresql://ann@127.0.0.1:{port}/shop", timeout_s=0.2)
+
+
+async def test_what_was_given_up_leaves_no_socket():
+    """Closed at once, also while the error is remembered: a day of silence has many attempts."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://ann@127.0.0.1:{silent.getsockname()[1]}/shop?sslmode=disable"
+        with pytest.raises(DatabaseUnavailableError) as remembered:
+            await connect(url, timeout_s=0.1)
+        theirs, _ = silent.accept()
+        with theirs:
+            theirs.settimeout(10)
+            while theirs.recv(4096):  # the greeting, then the end
+                pass
+        assert remembered.value.__cause__ is not None

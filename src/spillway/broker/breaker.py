@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import structlog
 
 from spillway.core.errors import DatabaseUnavailableError
+from spillway.log.connect import is_silent
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -38,6 +39,8 @@ class Breaker:
         self.on_trip: Callable[[], None] = lambda: None
         self.on_reset: Callable[[], None] = lambda: None
         self._reset_at_s = float("-inf")
+        self._tripped_at_s = 0.0
+        self._is_silent = False
         self._rest_s = 0.0
         self._rests_until_s = 0.0
         self._waiting: set[asyncio.Timeout] = set()
@@ -54,6 +57,7 @@ class Breaker:
         relapsed = now_s - self._reset_at_s < RELAPSE_S
         self._rest_s = min(REST_S_MAX, self._rest_s * 2 or REST_S) if relapsed else 0.0
         self._rests_until_s = now_s + self._rest_s
+        self._tripped_at_s, self._is_silent = now_s, is_silent(cause)
         self.is_open = True
         self.trips += 1
         log.warning("database_unavailable", error=str(cause), now="switching to file buffer")
@@ -64,6 +68,12 @@ class Breaker:
         for ticket in list(self._tickets):
             _give_up(ticket)
         self.on_trip()
+
+    def check(self) -> None:
+        """Refuse what would ask PostgreSQL in vain. One that only takes no message can be asked."""
+        if self.is_open and self._is_silent:
+            away_s = time.monotonic() - self._tripped_at_s
+            raise DatabaseUnavailableError(f"PostgreSQL does not answer, for {away_s:.0f} s now")
 
     @property
     def rests(self) -> bool:

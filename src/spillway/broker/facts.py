@@ -187,9 +187,9 @@ class Facts:
         row = await self._database.row("queue_by_id", queue_id=queue_id)
         return None if row is None else await self._admit(row)
 
-    async def queues(self, org: str, after: str, limit: int) -> list[QueueFacts]:
-        """A page of queues in the order of their names."""
-        rows = await self._database.rows("queues_of_org", org=org, after=after, limit=limit)
+    async def queues(self, door: Database, org: str, after: str, limit: int) -> list[QueueFacts]:
+        """A page of queues in the order of their names, asked for through that door."""
+        rows = await door.rows("queues_of_org", org=org, after=after, limit=limit)
         return [await self._admit(row) for row in rows]
 
     async def refresh(self) -> None:

@@ -54,7 +54,7 @@ class Insights:
 
     async def list_queues(self, org: str, after: str | None, limit: int) -> wire.QueueListReply:
         """A page of queues by name."""
-        found = await self._facts.queues(org, after or "", limit + 1)
+        found = await self._facts.queues(self._database, org, after or "", limit + 1)
         replies = [await self._reply(queue) for queue in found[:limit]]
         more = len(found) > limit
         return wire.QueueListReply(queues=replies, next=found[limit - 1].name if more else None)

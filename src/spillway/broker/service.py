@@ -116,6 +116,8 @@ class Broker:
         )
         self.dispatch = Dispatch()
         self.breaker = Breaker()
+        # Whoever only looks is told at once that there is nothing to see.
+        self._operators.on_ask = self.breaker.check
         self.keys = Keys(database, self.breaker, config.spool.folder / KEYS)
         self._man_the_spool(reached)
         self.delivery = Delivery(

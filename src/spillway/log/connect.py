@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Mapping
+from traceback import clear_frames
+from typing import Any, Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -27,6 +29,7 @@ LIVENESS: Mapping[str, int] = {
 # No connection, no resources, operator at work, system trouble; then a lost race between
 # transactions, and a server that became a standby.
 TRANSIENT = ("08", "53", "57", "58", "40001", "40P01", "25006")
+GONE = ("08", "57P")  # no connection, the server stops or starts
 DISK_FULL = "53100"
 FORBIDDEN = ("42501", "28")
 UNMIGRATED = ("3F000", "42P01", "42703")  # no such schema, table, column
@@ -35,6 +38,23 @@ CUT_OFF = (psycopg.OperationalError, psycopg.InterfaceError, OSError, TimeoutErr
 CANCELED = "57014"
 
 _SESSION = sql("session")
+
+
+class Connection(psycopg.AsyncConnection):
+    """A connection that leaves nothing behind where it does not come about."""
+
+    @classmethod
+    async def connect(cls, conninfo: str = "", **params: Any) -> Self:
+        """As psycopg's, but an attempt that is broken off closes its socket now.
+
+        The frames of its traceback hold it: whoever remembers the error, or a cycle, would keep it
+        open, one a second while PostgreSQL is silent, until there are no more to be had.
+        """
+        try:
+            return await super().connect(conninfo, **params)
+        except BaseException as error:
+            clear_frames(error.__traceback__)
+            raise
 
 
 async def connect(
@@ -48,7 +68,7 @@ async def connect(
     hosts = str(params.get("host", "")).count(",") + 1
     try:
         async with asyncio.timeout(timeout_s * hosts):
-            conn = await psycopg.AsyncConnection.connect("", autocommit=True, **params)  # type: ignore[arg-type]  # libpq's own words
+            conn = await Connection.connect("", autocommit=True, **params)
             try:
                 await conn.execute(_SESSION)
             except BaseException:
@@ -95,6 +115,12 @@ def place(database_url: str) -> str:
 def was_canceled(error: BaseException) -> bool:
     """Whether PostgreSQL is there and ended a statement, which took too long."""
     return getattr(error.__cause__, "sqlstate", None) == CANCELED
+
+
+def is_silent(exc: BaseException) -> bool:
+    """Whether PostgreSQL gives no answer at all, not even a refusal."""
+    state = getattr(exc, "sqlstate", None) or getattr(exc.__cause__, "sqlstate", None)
+    return state is None or state.startswith(GONE)
 
 
 def classify(exc: BaseException, database_url: str | None = None) -> SpillwayError:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -12,13 +12,15 @@ from psycopg.abc import PQGen
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from spillway.core.errors import DatabaseUnavailableError, OverloadedError, SpillwayError
-from spillway.log.connect import classify, connect
+from spillway.log.connect import Connection, classify, connect
 from spillway.log.queries import QUERIES
 
 POOL_SIZE_MAX = 6
 POOL_WAIT_S = 1.25
 PROBE_TIMEOUT_S = 0.75
 """Together below the patience of a request: it is to hear which of both it is."""
+CONNECT_TIMEOUT_S = 5
+"""psycopg's own patience is two minutes, for each connection of the pool."""
 RECONNECT_S = 0.2
 """Left alone, the pool waits longer and longer: whoever asks next is to find it awake."""
 STATEMENT_TIMEOUT_S = 12
@@ -30,7 +32,7 @@ WAIT_INTERVAL_S = 1.0
 RV = TypeVar("RV")
 
 
-class PromptConnection(psycopg.AsyncConnection):
+class PromptConnection(Connection):
     """A connection that is given up at once where psycopg's own would wait for a cancel."""
 
     async def wait(
@@ -56,6 +58,8 @@ class Database:
 
     def __init__(self, url: str, connections_max: int = POOL_SIZE_MAX) -> None:
         self.url = url
+        self.on_ask: Callable[[], None] = lambda: None
+        """May refuse a question before anybody waits for its answer."""
         self._beside: list[Database] = []
         self._busy = 0
         self._probing = asyncio.Lock()
@@ -70,6 +74,7 @@ class Database:
             kwargs={
                 "autocommit": True,
                 "application_name": "spillway",
+                "connect_timeout": CONNECT_TIMEOUT_S,
                 "options": f"-c statement_timeout={STATEMENT_TIMEOUT_S}s",
             },
             configure=_begin_session,
@@ -103,6 +108,7 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
         """A connection out of the pool."""
+        self.on_ask()
         try:
             async with self._pool.connection() as conn:
                 self._busy += 1

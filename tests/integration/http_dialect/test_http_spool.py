@@ -1,6 +1,7 @@
 """The spool over HTTP: what waits, and what an operator may do about it."""
 
 import base64
+import time
 
 import msgspec
 import pytest
@@ -586,6 +587,10 @@ async def test_the_spool_is_looked_after_while_postgresql_is_away(open_site, set
         assert (await site.ask("POST", "/v1/spool/discard", asked))["affected"] == 1
         assert (await site.ask("POST", "/v1/spool/hold"))["hold"]
         assert (await site.ask("POST", "/v1/spool/release"))["hold"] is None
+        asked_s = time.monotonic()
+        for question in ("/v1/queues", "/v1/topology", "/v1/queues/orders/dead"):
+            assert await site.refused("GET", question) == (503, "database_unavailable")
+        assert time.monotonic() - asked_s < 1.0  # nobody waits for what is known
         facts = await site.ask("GET", "/metrics")
         assert facts["file_buffer"] == {
             "pending": 1,
