@@ -29,14 +29,14 @@ class SocketTransport:
         if self._closed:
             raise ClientClosedError
         deadline = time.monotonic() + timeout_s
-        connection = self._take() or self._connect(timeout_s)
+        connection = self._take() or self._connect(deadline)
         reusable = False
         try:
             exchange = _carry(connection, data, deadline)
             reusable = exchange.reusable
         except TimeoutError as error:
             raise RequestTimeoutError(
-                f"{self._origin.url} did not answer within {timeout_s:g} s", sent=True
+                f"no answer from {self._origin.url} within {round(timeout_s, 2):g} s", sent=True
             ) from error
         except OSError as error:
             raise BrokerUnreachableError(
@@ -71,13 +71,14 @@ class SocketTransport:
         else:
             connection.close()
 
-    def _connect(self, timeout_s: float) -> socket.socket:
+    def _connect(self, deadline: float) -> socket.socket:
         address = (self._origin.host, self._origin.port)
         connection: socket.socket | None = None
         try:
-            connection = socket.create_connection(address, timeout_s)
+            connection = socket.create_connection(address, max(deadline - time.monotonic(), 0.001))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
+                _set_deadline(connection, deadline)
                 connection = self._tls.wrap_socket(connection, server_hostname=self._origin.host)
         except OSError as error:
             if connection is not None:
