@@ -75,10 +75,10 @@ class SocketTransport:
         address = (self._origin.host, self._origin.port)
         connection: socket.socket | None = None
         try:
-            connection = socket.create_connection(address, max(deadline - time.monotonic(), 0.001))
+            connection = socket.create_connection(address, _left_s(deadline))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
-                _set_deadline(connection, deadline)
+                connection.settimeout(_left_s(deadline))
                 connection = self._tls.wrap_socket(connection, server_hostname=self._origin.host)
         except OSError as error:
             if connection is not None:
@@ -98,14 +98,14 @@ def _has_news(connection: socket.socket) -> bool:
 
 def _carry(connection: socket.socket, data: bytes, deadline: float) -> Exchange:
     exchange = Exchange()
-    _set_deadline(connection, deadline)
+    connection.settimeout(_left_s(deadline))
     broken: OSError | None = None
     try:
         connection.sendall(data)
     except (BrokenPipeError, ConnectionResetError) as error:
         broken = error  # the broker may have refused early: its answer can still be there
     while exchange.response is None:
-        _set_deadline(connection, deadline)
+        connection.settimeout(_left_s(deadline))
         received = connection.recv(RECEIVE_BYTES)
         if received:
             exchange.feed(received)
@@ -117,8 +117,8 @@ def _carry(connection: socket.socket, data: bytes, deadline: float) -> Exchange:
     return exchange
 
 
-def _set_deadline(connection: socket.socket, deadline: float) -> None:
+def _left_s(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
-    connection.settimeout(left)
+    return left
