@@ -42,7 +42,7 @@ STOP_S = 30.0
 LIMIT_S = 300.0
 RATE_S = 2.0
 FLAKY_SHARE = 0.002
-PATIENCE = RetryPolicy(attempts_max=200, base_s=0.05, cap_s=0.5, total_s=60)
+PATIENCE = RetryPolicy(attempts_max=200, base_s=0.05, cap_s=0.5)
 
 console = Console(highlight=False)
 
@@ -339,7 +339,7 @@ async def run(arguments: argparse.Namespace, broker: Broker) -> bool:
     await broker.until_ready()
     console.print(f"it listens on {broker.url}; pushing {arguments.orders:,} orders\n")
     tally = Tally(arguments.orders)
-    async with AsyncClient(broker.url, retries=PATIENCE, actor="demo") as client:
+    async with AsyncClient(broker.url, timeout_s=60, retries=PATIENCE, actor="demo") as client:
         await client.create_queue(QUEUE, partitions=8, max_attempts=50)
         started = time.monotonic()
         async with asyncio.timeout(LIMIT_S), watching(client, tally), asyncio.TaskGroup() as tasks:

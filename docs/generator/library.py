@@ -13,7 +13,12 @@ CLIENT_HEAD = """\
 `import spillway` gives these names. `Client` blocks and may be shared by threads; `AsyncClient`
 has the same methods to await. Both try again by themselves what is safe to repeat: a push carries
 a transaction id, and a settlement is fenced by its receipt, so neither happens twice. A lease is
-repeated only when it cannot have happened.
+repeated only when it cannot have happened. A call with all its attempts takes `timeout_s` at most;
+`wait_ms`, where the broker is asked to wait for messages, comes on top.
+
+`ack()`, `nack()`, `extend()` and `settle()` of a client take any number of receipts and raise
+nothing for those that are refused: look at the `status` and `error` of each of `.results`. Those of
+a message are about one receipt, and raise its error (`StaleReceiptError`).
 """
 CLIENT_NAMES = (
     "Client",

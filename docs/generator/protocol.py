@@ -22,7 +22,10 @@ as OpenAPI 3.1 are at `/openapi.json`, as a page at `/docs`.
 - **Unknown fields and query parameters are refused** (400): an option that is accepted is in
   force. Replies may gain fields; ignore those you do not know.
 - **Errors** are `{"error": {"code", "message", "hint"}}`. The [code](errors.md) is the interface,
-  the text is not. What is worth a retry carries `Retry-After`.
+  the text is not. What is worth a retry carries `Retry-After`. A push all of whose items failed
+  is 400, or the status of the cause that they share from 409 on, or 503 where every cause is worth
+  a retry.
+- **HEAD** is answered wherever GET is.
 - **Headers**: `X-Spillway-Org` names the org (`default` without it), `X-Spillway-Actor` who is
   named in the audit of a change, `Authorization: Bearer KEY` carries an API key.
 - In the tables a star marks a field that must be there; `= value` is what holds when it is left

@@ -133,6 +133,8 @@ def test_push_failures_end_with_1(run):
         ["seek", "orders", "7"],
         ["seek", "orders", "someday"],
         ["schema", "apply"],
+        ["queue", "list", "--timeout", "0"],
+        ["--timeout", "0", "queue", "list"],
     ],
 )
 def test_wrong_usage_is_2_and_asks_nobody(run, line):

@@ -257,6 +257,16 @@ def test_a_dead_broker_ends_the_loop_with_its_error():
     assert len(script.sent) == 2
 
 
+def test_a_farewell_that_is_lost_is_told(caplog):
+    """The loop ends well all the same; the log says that its messages will come again."""
+    broker = Broker(range(2))
+    script = Script(broker.answer, BrokerUnreachableError("no connection", sent=False))
+    with Client(transport=script, retries=0).consume("orders", batch=2) as messages:
+        next(messages)
+    assert [(one.name, one.levelname) for one in caplog.records] == [("spillway.client", "WARNING")]
+    assert "no connection" in caplog.text
+
+
 async def test_async_consume_acks_and_ends():
     """The asynchronous twin settles alike."""
     broker = Broker(range(10))

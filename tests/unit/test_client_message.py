@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import msgspec
 import pytest
@@ -61,6 +62,21 @@ def test_only_the_wrapper_is_bytes(raw):
     """An object that merely resembles the wrapper stays JSON."""
     assert payload_bytes(raw) is None
     assert decode_payload(raw) == msgspec.json.decode(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (b"1e999", Decimal("1e999")),
+        (b'{"a":[-1e999,1.5,7,"x",null]}', {"a": [Decimal("-1e999"), 1.5, 7, "x", None]}),
+        (b"9" * 400, 10**400 - 1),
+        (b"[" + b"9" * 5000 + b"]", [Decimal("9" * 5000)]),
+        (b"1e9999999999999999999", float("inf")),
+    ],
+)
+def test_a_number_of_any_size_can_be_read(raw, value):
+    """A consumer does not give a message up because its producer counts further than a float."""
+    assert decode_payload(raw) == value
 
 
 def test_facts_of_a_message():

@@ -3,7 +3,12 @@
 import pytest
 
 from spillway.client.async_client import AsyncClient
-from spillway.client.errors import BrokerUnreachableError, ClientClosedError, RequestTimeoutError
+from spillway.client.errors import (
+    BrokerUnreachableError,
+    ClientClosedError,
+    ClientUsageError,
+    RequestTimeoutError,
+)
 from spillway.client.retry import RetryPolicy, may_repeat, policy_of
 from spillway.client.scripted import AsyncScript, Script, refusal, reply
 from spillway.client.sync_client import Client
@@ -30,11 +35,16 @@ class Time:
         self.now += seconds
 
 
-def client_of(*answers, policy=None, repeat_last=False):
+def client_of(*answers, policy=None, repeat_last=False, timeout_s=10):
     script, time = Script(*answers, repeat_last=repeat_last), Time()
-    policy = policy or RetryPolicy(attempts_max=4, base_s=1, cap_s=3, total_s=60)
+    policy = policy or RetryPolicy(attempts_max=4, base_s=1, cap_s=3)
     client = Client(
-        transport=script, retries=policy, clock=time.clock, sleep=time.sleep, draw=lambda: 0.5
+        transport=script,
+        timeout_s=timeout_s,
+        retries=policy,
+        clock=time.clock,
+        sleep=time.sleep,
+        draw=lambda: 0.5,
     )
     return client, script, time
 
@@ -101,13 +111,68 @@ def test_retry_after_is_honoured():
     assert time.sleeps == [7.0]
 
 
-def test_total_time_is_a_ceiling():
-    """No wait begins that would end after the ceiling."""
-    policy = RetryPolicy(attempts_max=100, base_s=1, cap_s=1, total_s=2)
-    client, script, _ = client_of(refusal("overloaded", 503), policy=policy, repeat_last=True)
+def test_timeout_bounds_the_retries_too():
+    """No wait begins that would leave no time for an attempt."""
+    policy = RetryPolicy(attempts_max=100, base_s=1, cap_s=1)
+    client, script, time = client_of(
+        refusal("overloaded", 503), policy=policy, repeat_last=True, timeout_s=2
+    )
     with pytest.raises(OverloadedError):
         client.health()
-    assert len(script.sent) == 5
+    assert (len(script.sent), time.now) == (4, 1.5)
+
+
+class Slow:
+    """A transport whose every attempt takes all the time that it is given, up to `each_s`."""
+
+    def __init__(self, time, each_s):
+        self.time, self.each_s, self.given = time, each_s, []
+
+    def send(self, data, timeout_s):
+        self.given.append(timeout_s)
+        self.time.now += min(timeout_s, self.each_s)
+        raise RequestTimeoutError("slow", sent=True)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("each_s", "given"), [(100, [10]), (4, [10, 5.5, 1])], ids=["silence", "broken off"]
+)
+def test_each_attempt_gets_what_is_left(each_s, given):
+    """A silent broker takes `timeout_s` of the caller's time, not that for every attempt."""
+    time = Time()
+    slow = Slow(time, each_s)
+    client = Client(
+        transport=slow,
+        retries=RetryPolicy(attempts_max=8, base_s=1, cap_s=1),
+        clock=time.clock,
+        sleep=time.sleep,
+        draw=lambda: 0.5,
+    )
+    with pytest.raises(RequestTimeoutError):
+        client.health()
+    assert slow.given == pytest.approx(given)
+    assert time.now == pytest.approx(10)
+
+
+def test_what_the_broker_waits_comes_on_top():
+    """A long poll is not cut short by the client that asked for it."""
+    time = Time()
+    slow = Slow(time, 100)
+    client = Client(transport=slow, timeout_s=2, retries=0, clock=time.clock, sleep=time.sleep)
+    with pytest.raises(RequestTimeoutError):
+        client.lease("orders", wait_ms=30_000)
+    assert slow.given == [32]
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
+def test_a_timeout_is_over_zero(kind, timeout_s):
+    """No time to answer in is a mistake, not a wish."""
+    with pytest.raises(ClientUsageError, match="timeout_s must be over 0"):
+        kind(timeout_s=timeout_s)
 
 
 def test_gateway_errors_are_repeated_only_where_safe():

@@ -183,6 +183,19 @@ async def test_loop_bounds_its_connections(serve):
     await transport.close()
 
 
+async def test_loop_counts_the_wait_for_a_connection(serve):
+    """A call that finds none free in its time says so, and was not sent."""
+    transport = LoopTransport(serve(SILENCE).origin, connections_max=1)
+    first = asyncio.create_task(transport.send(REQUEST, 5))
+    await asyncio.sleep(0)
+    with pytest.raises(RequestTimeoutError, match="no free connection") as told:
+        await transport.send(REQUEST, 0.05)
+    assert not told.value.sent
+    first.cancel()
+    await asyncio.wait({first})
+    await transport.close()
+
+
 async def test_loop_failures(serve, nobody):
     """No connection, a broken one and a silent one are told apart."""
     with pytest.raises(BrokerUnreachableError) as told:

@@ -110,6 +110,20 @@ async def test_a_failing_handler_gives_its_message_back():
     assert [(one.receipt, one.error) for one in client.nacks] == [("r1", "ValueError: no stock")]
 
 
+async def test_a_failing_handler_is_logged_with_its_traceback(caplog):
+    """The application's own log names the message, its attempt and the line that raised."""
+    client = FakeClient(range(1), 1)
+
+    async def handle(_):
+        raise ValueError("no stock")
+
+    await run_until(Worker(client, "q", handle), client.settled)
+    [told] = [one for one in caplog.records if one.name == "spillway.worker"]
+    assert told.levelname == "WARNING"
+    assert told.getMessage() == "the handler failed on <AsyncMessage q/Default/1 attempt 1>"
+    assert told.exc_info[0] is ValueError
+
+
 async def test_plain_functions_run_in_threads():
     """A handler that blocks does not hold the loop."""
     client, threads = FakeClient(range(3), 3), set()

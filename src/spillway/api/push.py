@@ -163,13 +163,14 @@ def _merged(results: list[PushResult], failed: dict[int, PushResult]) -> list[Pu
 
 
 def _refused(call: Call, results: list[PushResult]) -> Response:
-    """400, but what one shared cause says better: a conflict, or that it is worth a retry."""
+    """400, but what one shared cause says better, and 503 where every cause is worth a retry."""
     errors = [result.error for result in results if result.error is not None]
     first = errors[0] if errors else detail_of(SpillwayError())
-    kinds = {error.code for error in errors}
-    cause = _causes().get(first.code) if len(kinds) == 1 else None
-    status = cause.status if cause is not None and cause.status >= 409 else 400
-    headers = RETRY_AFTER if cause is not None and cause.transient else ()
+    causes = [_causes().get(code, BadRequestError) for code in {error.code for error in errors}]
+    passing = bool(causes) and all(cause.transient for cause in causes)
+    best = causes[0].status if len(causes) == 1 else 503 if passing else 400
+    headers = RETRY_AFTER if passing else ()
+    status = best if best >= 409 else 400
     return call.reply(PushRefusal(results=results, error=first), status, headers)
 
 

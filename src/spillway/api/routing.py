@@ -47,9 +47,10 @@ class Router:
         self._plain: dict[tuple[str, bytes], Route] = {}
         self._root = _Node()
         for route in routes:
-            if "{" not in route.path:
-                self._plain[route.method, route.path.encode()] = route
-            self._node_for(route.path).routes[route.method] = route
+            for method in _methods(route):
+                if "{" not in route.path:
+                    self._plain[method, route.path.encode()] = route
+                self._node_for(route.path).routes[method] = route
 
     def find(self, method: str, raw_path: bytes) -> tuple[Route, Params]:
         """The route and its path parameters; raises what to answer if there is none."""
@@ -84,6 +85,11 @@ class Router:
             else:
                 node = node.children.setdefault(segment.encode(), _Node())
         return node
+
+
+def _methods(route: Route) -> tuple[str, ...]:
+    """HEAD asks what GET does; the server leaves the body out."""
+    return ("GET", "HEAD") if route.method == "GET" else (route.method,)
 
 
 def _nothing_at(raw_path: bytes) -> NotFoundError:

@@ -12,7 +12,7 @@ from spillway.broker.lanes import LaneEntry
 from spillway.broker.receipts import Receipts, sort
 from spillway.broker.shard import Shard
 from spillway.core import commands as cmd
-from spillway.core.errors import StaleReceiptError
+from spillway.core.errors import InvalidReceiptError, SpillwayError, StaleReceiptError
 from spillway.core.ranges import coalesce
 from spillway.wire import Extend, Nack, SettleRequest, SettleResult, SettleStatus
 
@@ -53,12 +53,12 @@ class Settlement:
         results: list[SettleResult | None] = [None] * len(receipts)
         leases, strange = sort(receipts)
         for index in strange:
-            results[index] = refused(receipts[index])
+            results[index] = refused(receipts[index], InvalidReceiptError())
         for lease in leases:
             found = await self._find(org, lease)
             if found is None:
                 for index in lease.indexes:
-                    results[index] = refused(receipts[index])
+                    results[index] = stale(receipts[index])
                 continue
             shard, entry = found
             settle(shard, entry, lease, results)
@@ -86,10 +86,14 @@ class Settlement:
         return (shard, entry) if entry.group(lease.group).state.exists else None
 
 
-def refused(receipt: str) -> SettleResult:
+def refused(receipt: str, error: SpillwayError) -> SettleResult:
+    """Nothing was done for this receipt."""
+    return SettleResult(receipt=receipt, status="refused", error=error_detail(error))
+
+
+def stale(receipt: str) -> SettleResult:
     """The lease behind a receipt is over."""
-    error = error_detail(StaleReceiptError())
-    return SettleResult(receipt=receipt, status="refused", error=error)
+    return refused(receipt, StaleReceiptError())
 
 
 def _ack(
@@ -104,7 +108,7 @@ def _ack(
     for index, version in zip(lease.indexes, lease.versions, strict=True):
         receipt = receipts[index]
         if verdict.refused and any(low <= version <= high for low, high in verdict.refused):
-            results[index] = refused(receipt)
+            results[index] = stale(receipt)
         else:
             results[index] = SettleResult(receipt=receipt, status="acked")
 
@@ -125,7 +129,7 @@ def _nack(
             command = cmd.Return(lease.lease_id, one)
         verdict = shard.handle(entry, lease.group, command)
         if verdict.refused:
-            results[index] = refused(nack.receipt)
+            results[index] = stale(nack.receipt)
         else:
             status: SettleStatus = "parked" if verdict.parked else "nacked"
             results[index] = SettleResult(receipt=nack.receipt, status=status)
@@ -148,4 +152,4 @@ def _extend(
         if version in held:
             results[index] = SettleResult(receipt=receipt, status="extended")
         else:
-            results[index] = refused(receipt)
+            results[index] = stale(receipt)

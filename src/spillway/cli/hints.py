@@ -19,6 +19,8 @@ HINTS = {
     "overloaded": NOW,
     "queue_not_found": "`spillway queue list` shows those there are, `spillway queue create` makes "
     "one",
+    "request_timeout": "give --timeout SECONDS (SPILLWAY_TIMEOUT); `spillway doctor` tells what "
+    "holds the broker up",
     "shutting_down": NOW,
     "unauthorized": "give --api-key KEY (SPILLWAY_API_KEY); `spillway key create NAME` makes one",
     "unknown_option": "`--help` of this command lists its options",

@@ -8,7 +8,7 @@ import typer
 
 from spillway.cli.lazy import Entry, LazyGroup
 from spillway.cli.outcome import EXIT_CODES
-from spillway.cli.session import PANEL, TEXTS, Session
+from spillway.cli.session import PANEL, TEXTS, TIMEOUT_S_MIN, Session
 
 MESSAGES, QUEUES, BROKER = "Messages", "Queues and repairs", "Broker and checks"
 
@@ -62,8 +62,8 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _global(text: str, name: str) -> Any:  # noqa: ANN401 (typer's info)
-    return typer.Option(name, help=text, rich_help_panel=PANEL)
+def _global(text: str, name: str, least: float | None = None) -> Any:  # noqa: ANN401 (typer's info)
+    return typer.Option(name, help=text, min=least, rich_help_panel=PANEL)
 
 
 @app.callback()
@@ -74,7 +74,7 @@ def root(
     org: Annotated[str | None, _global(TEXTS["org"], "--org")] = None,
     api_key: Annotated[str | None, _global(TEXTS["api_key"], "--api-key")] = None,
     actor: Annotated[str | None, _global(TEXTS["actor"], "--actor")] = None,
-    timeout: Annotated[float | None, _global(TEXTS["timeout"], "--timeout")] = None,
+    timeout: Annotated[float | None, _global(TEXTS["timeout"], "--timeout", TIMEOUT_S_MIN)] = None,
     json_: Annotated[bool, _global(TEXTS["json_"], "--json")] = False,
     version: Annotated[  # noqa: ARG001 (its callback answers)
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)

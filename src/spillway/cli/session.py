@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 PANEL = "Connection and output"
 DEFAULT_URL = "http://127.0.0.1:6632"
 DEFAULT_TIMEOUT_S = 10.0
+TIMEOUT_S_MIN = 0.001
 RETRIES = 3
 
 TEXTS = {
@@ -21,16 +22,23 @@ TEXTS = {
     "org": "The org (tenant) (env SPILLWAY_ORG).",
     "api_key": "The API key, where one is asked for (env SPILLWAY_API_KEY).",
     "actor": "Who you are, for the audit (env SPILLWAY_ACTOR).",
-    "timeout": "Seconds that a call may take; 10 if not given (env SPILLWAY_TIMEOUT).",
+    "timeout": "Seconds that a call may take, its retries included; 10 if not given "
+    "(env SPILLWAY_TIMEOUT).",
     "json_": "Print JSON instead of columns (env SPILLWAY_JSON).",
 }
 
 
-def _option(name: str, kind: Any, default: Any = None) -> tuple[Any, Any]:  # noqa: ANN401
+def _option(
+    name: str,
+    kind: Any,  # noqa: ANN401
+    default: Any = None,  # noqa: ANN401
+    least: float | None = None,
+) -> tuple[Any, Any]:
     word = name.strip("_")
     info = typer.Option(
         f"--{word.replace('_', '-')}",
         help=TEXTS[name],
+        min=least,
         envvar=f"SPILLWAY_{word.upper()}",
         show_envvar=False,
         show_default=False,
@@ -44,7 +52,7 @@ OPTIONS: Options = {
     "org": _option("org", str | None),
     "api_key": _option("api_key", str | None),
     "actor": _option("actor", str | None),
-    "timeout": _option("timeout", float | None),
+    "timeout": _option("timeout", float | None, least=TIMEOUT_S_MIN),
     "json_": _option("json_", bool, default=False),
 }
 

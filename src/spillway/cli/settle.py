@@ -83,8 +83,8 @@ def _report(reply: "SettleReply", *, as_json: bool) -> None:
     refused = [result for result in reply.results if result.status == "refused"]
     for result in refused:
         say(f"{result.receipt}: {result.error.message if result.error else 'refused'}")
-    if refused and refused[0].error is not None:
-        say(f"  hint: {refused[0].error.hint}")
+    for hint in dict.fromkeys(result.error.hint for result in refused if result.error):
+        say(f"  hint: {hint}")
     say(f"{len(reply.results) - len(refused)} settled, {len(refused)} refused")
     if refused:
         raise typer.Exit(REFUSED)

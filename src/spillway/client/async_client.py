@@ -21,7 +21,7 @@ from spillway.client.loop_transport import LoopTransport
 from spillway.client.message import AsyncMessage, Messages
 from spillway.client.protocol import Request
 from spillway.client.pushed import Pushed
-from spillway.client.retry import RetryPolicy, Trial, policy_of
+from spillway.client.retry import RetryPolicy, Trial, checked_timeout_s, policy_of
 from spillway.client.sync_client import DEFAULT_URL
 from spillway.core.errors import SpillwayError
 from spillway.wire import Consumer, Extend, Nack, SettleLease, SettleReply
@@ -38,7 +38,7 @@ class AsyncTransport(Protocol):
 
 
 class AsyncDoor:
-    """Sends requests and tries again where that is safe."""
+    """Sends requests and tries again where that is safe; `timeout_s` bounds all of it."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class AsyncDoor:
     ) -> None:
         self.origin = origin_of(url)
         self._headers = identity_headers(org=org, api_key=api_key, actor=actor)
-        self._timeout_s = timeout_s
+        self._timeout_s = checked_timeout_s(timeout_s)
         self._policy = policy_of(retries)
         self._transport = transport or LoopTransport(
             self.origin, tls=tls, connections_max=connections_max
@@ -72,13 +72,12 @@ class AsyncDoor:
         """Carry a request from `spillway.client.requests` or `.operations`."""
         headers = {**self._headers, **request.headers}
         data = encode(self.origin, request.method, request.path, headers, request.body)
-        trial = Trial(request, self._policy, self._clock, self._draw)
-        timeout_s = self._timeout_s + request.wait_s
+        trial = Trial(request, self._policy, self._timeout_s, self._clock, self._draw)
         while True:
             if self._closed:
                 raise ClientClosedError
             try:
-                return trial.read(await self._transport.send(data, timeout_s))
+                return trial.read(await self._transport.send(data, trial.left_s()))
             except SpillwayError as error:
                 await self._sleep(trial.wait_after(error))
 
@@ -110,7 +109,11 @@ def _call(build: Callable[P, Request[T]]) -> Callable[Concatenate[AsyncDoor, P],
 
 
 class AsyncClient(AsyncDoor):
-    """A client of one broker; the tasks of one event loop share it."""
+    """A client of one broker; the tasks of one event loop share it.
+
+    At most `connections_max` calls are under way at once; waiting for one of these connections is
+    part of the time that a call may take.
+    """
 
     push = _call(requests.push)
     ack = _call(requests.ack)

@@ -6,8 +6,8 @@ message as handled. In a bare `for` both look alike, so the message in hand is g
 delivery is the lesser evil. `message.ack()` before the `break` settles it either way.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -18,6 +18,8 @@ from spillway.client.protocol import Request
 from spillway.client.requests import settle
 
 T = TypeVar("T")
+
+_log = logging.getLogger("spillway.client")
 
 
 class Send(Protocol):
@@ -104,6 +106,10 @@ def _conclude(feed: Feed[Any], error: BaseException | None) -> None:
         feed.raised(error)
 
 
+def _part(error: BrokerUnreachableError) -> None:
+    _log.warning("the last settlement was lost, its leases end by themselves: %s", error)
+
+
 def _consume(
     feed: Feed[Message], send: Send, visibility: Callable[[], int]
 ) -> Generator[Message, None, None]:
@@ -125,8 +131,10 @@ def _consume(
     finally:
         last = feed.farewell()
         if last is not None:
-            with suppress(BrokerUnreachableError):  # the leases then end by themselves
+            try:
                 feed.accept(send(last))
+            except BrokerUnreachableError as error:
+                _part(error)
 
 
 def _refill(feed: Feed[Message], send: Send) -> None:
@@ -161,8 +169,10 @@ async def _consume_async(
     finally:
         last = feed.farewell()
         if last is not None:
-            with suppress(BrokerUnreachableError):
+            try:
                 feed.accept(await send(last))
+            except BrokerUnreachableError as error:
+                _part(error)
 
 
 async def _refill_async(feed: Feed[AsyncMessage], send: AsyncSend) -> None:

@@ -89,34 +89,31 @@ class LoopTransport:
         self._closed = False
 
     async def send(self, data: bytes, timeout_s: float) -> Response:
-        """The answer to these bytes; waits for a free connection outside the timeout."""
+        """The answer to these bytes; waiting for a free connection counts."""
         if self._closed:
             raise ClientClosedError
         self._follow_loop()
-        async with self._room:
-            return await self._send(data, timeout_s)
-
-    async def close(self) -> None:
-        self._closed = True
-        while self._idle:
-            self._idle.pop().close()
-
-    async def _send(self, data: bytes, timeout_s: float) -> Response:
         connection: _Connection | None = None
         response: Response | None = None
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s), self._room:
                 connection = self._take() or await self._connect()
                 response = await connection.exchange(data)
         except TimeoutError as error:
+            what = "no free connection to" if connection is None else "no answer from"
             raise RequestTimeoutError(
-                f"{self._origin.url} did not answer within {timeout_s:g} s",
+                f"{what} {self._origin.url} within {round(timeout_s, 2):g} s",
                 sent=connection is not None,
             ) from error
         finally:
             if connection is not None:
                 self._give_back(connection, reusable=response is not None)
         return response
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
 
     def _take(self) -> _Connection | None:
         while self._idle:

@@ -1,8 +1,10 @@
 """Payloads: any JSON value as it is, bytes as `{"payload_base64": …}`; decoded when looked at."""
 
+import json
 import math
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -56,8 +58,36 @@ def decode_payload(raw: msgspec.Raw | bytes) -> Any: ...  # noqa: ANN401 (any JS
 @overload
 def decode_payload(raw: msgspec.Raw | bytes, kind: type[T]) -> T: ...
 def decode_payload(raw: msgspec.Raw | bytes, kind: Any = Any) -> Any:
-    """The value of a payload as it was pushed; with `kind` checked and converted to that type."""
+    """The value of a payload as it was pushed; with `kind` checked and converted to that type.
+
+    A number that neither int nor float can hold, such as 1e999, is a Decimal.
+    """
     if kind is Any:
         data = payload_bytes(raw)
-        return msgspec.json.decode(raw) if data is None else data
+        return _value(raw) if data is None else data
     return msgspec.json.decode(raw, type=kind)
+
+
+def _value(raw: msgspec.Raw | bytes) -> object:
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.ValidationError:  # a number: JSON has no end of them, Python's usual types do
+        value: object = json.loads(bytes(raw), parse_int=_integer, parse_float=_fraction)
+        return value
+
+
+def _integer(digits: str) -> int | Decimal:
+    try:
+        return int(digits)
+    except ValueError:  # more digits than Python turns into an int
+        return Decimal(digits)
+
+
+def _fraction(digits: str) -> float | Decimal:
+    value = float(digits)
+    if math.isfinite(value):
+        return value
+    try:
+        return Decimal(digits)
+    except InvalidOperation:  # an exponent of nineteen digits
+        return value

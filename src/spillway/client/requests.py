@@ -127,18 +127,27 @@ def settle(
 
 
 def ack(*receipts: str) -> Request[SettleReply]:
-    """Settle messages as handled."""
+    """Settle messages as handled.
+
+    A receipt that is refused raises nothing: its result says so. `message.ack()` does raise.
+    """
     return settle(receipts)
 
 
 def nack(
     *receipts: str, error: str | None = None, delay_ms: int | None = None, park: bool = False
 ) -> Request[SettleReply]:
-    """Give messages back for another attempt, or up (`park`)."""
+    """Give messages back for another attempt, or up (`park`).
+
+    A receipt that is refused raises nothing: its result says so. `message.nack()` does raise.
+    """
     given = [Nack(receipt=one, delay_ms=delay_ms, error=error, park=park) for one in receipts]
     return settle(nack=given)
 
 
 def extend(*receipts: str, visibility_ms: int) -> Request[SettleReply]:
-    """Hold leased messages for `visibility_ms` from now."""
+    """Hold leased messages for `visibility_ms` from now.
+
+    A receipt that is refused raises nothing: its result says so. `message.extend()` does raise.
+    """
     return settle(extend=[Extend(receipt=one, visibility_ms=visibility_ms) for one in receipts])

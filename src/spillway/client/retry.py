@@ -1,10 +1,11 @@
-"""When to try again: full jitter, a ceiling on attempts and on time, and only where it is safe."""
+"""When to try again: full jitter, a ceiling on attempts, a deadline, and only where it is safe."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from spillway.client.errors import BadReplyError, BrokerUnreachableError
+from spillway.client.errors import BadReplyError, BrokerUnreachableError, ClientUsageError
 from spillway.client.http1 import Response
 from spillway.client.protocol import Request, parse
 from spillway.core.errors import SpillwayError
@@ -19,7 +20,6 @@ class RetryPolicy:
     attempts_max: int = 8
     base_s: float = 0.1
     cap_s: float = 5.0
-    total_s: float = 30.0
 
     def wait_s(self, attempt: int, draw: float) -> float:
         """The wait after the failed attempt number `attempt`; `draw` is in [0, 1)."""
@@ -34,6 +34,13 @@ def policy_of(retries: RetryPolicy | int | None) -> RetryPolicy:
     if isinstance(retries, RetryPolicy):
         return retries
     return RetryPolicy() if retries is None else RetryPolicy(attempts_max=retries + 1)
+
+
+def checked_timeout_s(timeout_s: float) -> float:
+    """The seconds that a call may take, if they are any."""
+    if not 0 < timeout_s < math.inf:
+        raise ClientUsageError(f"timeout_s must be over 0, not {timeout_s:g}")
+    return timeout_s
 
 
 def retry_after_s(response: Response) -> float:
@@ -58,14 +65,27 @@ def may_repeat(error: SpillwayError, *, safe: bool) -> bool:
 
 
 class Trial(Generic[T]):
-    """One request's attempts: reads answers, says how long to wait, or lets the error go."""
+    """One request's attempts: reads answers, says how long to wait, or lets the error go.
 
-    __slots__ = ("_attempt", "_clock", "_policy", "_random", "_request", "_retry_after_s", "_start")
+    All of them, and the waits between, end `timeout_s` after the first began; where the broker was
+    asked to wait, that comes on top.
+    """
+
+    __slots__ = (
+        "_attempt",
+        "_clock",
+        "_deadline",
+        "_policy",
+        "_random",
+        "_request",
+        "_retry_after_s",
+    )
 
     def __init__(
         self,
         request: Request[T],
         policy: RetryPolicy,
+        timeout_s: float,
         clock: Callable[[], float],
         random: Callable[[], float],
     ) -> None:
@@ -73,9 +93,13 @@ class Trial(Generic[T]):
         self._policy = policy
         self._clock = clock
         self._random = random
-        self._start = clock()
+        self._deadline = clock() + timeout_s + request.wait_s
         self._attempt = 1
         self._retry_after_s = 0.0
+
+    def left_s(self) -> float:
+        """What the next attempt may take."""
+        return self._deadline - self._clock()
 
     def read(self, response: Response) -> T:
         self._retry_after_s = retry_after_s(response)
@@ -84,9 +108,7 @@ class Trial(Generic[T]):
     def wait_after(self, error: SpillwayError) -> float:
         """Seconds to wait before the next attempt; raises the error when there is to be none."""
         wait = max(self._policy.wait_s(self._attempt, self._random()), self._retry_after_s)
-        elapsed = self._clock() - self._start
-        exhausted = self._attempt >= self._policy.attempts_max
-        if exhausted or elapsed + wait > self._policy.total_s:
+        if self._attempt >= self._policy.attempts_max or wait >= self.left_s():
             raise error
         if not may_repeat(error, safe=self._request.safe):
             raise error

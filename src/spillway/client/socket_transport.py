@@ -29,14 +29,14 @@ class SocketTransport:
         if self._closed:
             raise ClientClosedError
         deadline = time.monotonic() + timeout_s
-        connection = self._take() or self._connect(timeout_s)
+        connection = self._take() or self._connect(deadline)
         reusable = False
         try:
             exchange = _carry(connection, data, deadline)
             reusable = exchange.reusable
         except TimeoutError as error:
             raise RequestTimeoutError(
-                f"{self._origin.url} did not answer within {timeout_s:g} s", sent=True
+                f"no answer from {self._origin.url} within {round(timeout_s, 2):g} s", sent=True
             ) from error
         except OSError as error:
             raise BrokerUnreachableError(
@@ -71,13 +71,14 @@ class SocketTransport:
         else:
             connection.close()
 
-    def _connect(self, timeout_s: float) -> socket.socket:
+    def _connect(self, deadline: float) -> socket.socket:
         address = (self._origin.host, self._origin.port)
         connection: socket.socket | None = None
         try:
-            connection = socket.create_connection(address, timeout_s)
+            connection = socket.create_connection(address, _left_s(deadline))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
+                connection.settimeout(_left_s(deadline))
                 connection = self._tls.wrap_socket(connection, server_hostname=self._origin.host)
         except OSError as error:
             if connection is not None:
@@ -97,14 +98,14 @@ def _has_news(connection: socket.socket) -> bool:
 
 def _carry(connection: socket.socket, data: bytes, deadline: float) -> Exchange:
     exchange = Exchange()
-    _set_deadline(connection, deadline)
+    connection.settimeout(_left_s(deadline))
     broken: OSError | None = None
     try:
         connection.sendall(data)
     except (BrokenPipeError, ConnectionResetError) as error:
         broken = error  # the broker may have refused early: its answer can still be there
     while exchange.response is None:
-        _set_deadline(connection, deadline)
+        connection.settimeout(_left_s(deadline))
         received = connection.recv(RECEIVE_BYTES)
         if received:
             exchange.feed(received)
@@ -116,8 +117,8 @@ def _carry(connection: socket.socket, data: bytes, deadline: float) -> Exchange:
     return exchange
 
 
-def _set_deadline(connection: socket.socket, deadline: float) -> None:
+def _left_s(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
-    connection.settimeout(left)
+    return left

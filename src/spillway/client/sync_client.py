@@ -19,7 +19,7 @@ from spillway.client.identity import identity_headers
 from spillway.client.message import Message, Messages
 from spillway.client.protocol import Request
 from spillway.client.pushed import Pushed
-from spillway.client.retry import RetryPolicy, Trial, policy_of
+from spillway.client.retry import RetryPolicy, Trial, checked_timeout_s, policy_of
 from spillway.client.socket_transport import SocketTransport
 from spillway.core.errors import SpillwayError
 from spillway.wire import Consumer, Extend, Nack, SettleLease, SettleReply
@@ -38,7 +38,7 @@ class Transport(Protocol):
 
 
 class Door:
-    """Sends requests and tries again where that is safe."""
+    """Sends requests and tries again where that is safe; `timeout_s` bounds all of it."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Door:
     ) -> None:
         self.origin = origin_of(url)
         self._headers = identity_headers(org=org, api_key=api_key, actor=actor)
-        self._timeout_s = timeout_s
+        self._timeout_s = checked_timeout_s(timeout_s)
         self._policy = policy_of(retries)
         self._transport = transport or SocketTransport(self.origin, tls=tls)
         self._clock = clock
@@ -69,12 +69,12 @@ class Door:
         """Carry a request from `spillway.client.requests` or `.operations`."""
         headers = {**self._headers, **request.headers}
         data = encode(self.origin, request.method, request.path, headers, request.body)
-        trial = Trial(request, self._policy, self._clock, self._draw)
+        trial = Trial(request, self._policy, self._timeout_s, self._clock, self._draw)
         while True:
             if self._closed:
                 raise ClientClosedError
             try:
-                return trial.read(self._transport.send(data, self._timeout_s + request.wait_s))
+                return trial.read(self._transport.send(data, trial.left_s()))
             except SpillwayError as error:
                 self._sleep(trial.wait_after(error))
 
@@ -106,7 +106,11 @@ def _call(build: Callable[P, Request[T]]) -> Callable[Concatenate[Door, P], T]:
 
 
 class Client(Door):
-    """A client of one broker; threads may share it."""
+    """A client of one broker; threads may share it.
+
+    A call takes `timeout_s` at most, its retries included; what the broker was asked to wait for
+    messages (`wait_ms`) comes on top.
+    """
 
     push = _call(requests.push)
     ack = _call(requests.ack)

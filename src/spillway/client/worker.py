@@ -42,8 +42,9 @@ class WorkerClient(Protocol):
 class Worker:
     """Runs `handler` for each message of a queue, `concurrency` at a time.
 
-    A handler that returns acks its message; one that raises gives it back with the error's text.
-    Plain functions run in threads. stop() lets the running handlers finish, up to `drain_s`.
+    A handler that returns acks its message; one that raises gives it back with the error's text,
+    and the traceback goes to the logger `spillway.worker`. Plain functions run in threads. stop()
+    lets the running handlers finish, up to `drain_s`.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class Worker:
             self._give_back(message, "the worker was stopped before the handler was done")
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, it belongs to the message)
+            _log.warning("the handler failed on %r", message, exc_info=True)
             self._give_back(message, error_text(error))
         else:
             if not message.settled:

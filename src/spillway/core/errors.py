@@ -134,6 +134,14 @@ class StaleReceiptError(SpillwayError):
     hint = "the message was or will be delivered again; raise visibility_ms or extend in time"
 
 
+class InvalidReceiptError(SpillwayError):
+    """This is no receipt of Spillway."""
+
+    code = "invalid_receipt"
+    status = 400
+    hint = "send the receipt of a leased message as it came, whole and unchanged"
+
+
 class TransactionConflictError(SpillwayError):
     """This transaction id was already used with another payload."""
 

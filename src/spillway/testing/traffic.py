@@ -24,7 +24,9 @@ from spillway.client.retry import NO_RETRIES, RetryPolicy
 from spillway.core.errors import SpillwayError
 from spillway.wire import Nack, SettleLease, SettleResult
 
-PATIENT = RetryPolicy(attempts_max=100_000, base_s=0.02, cap_s=0.2, total_s=120)
+PATIENT = RetryPolicy(attempts_max=100_000, base_s=0.02, cap_s=0.2)
+PATIENCE_S = 120.0
+ANSWER_S = 5.0
 POLL_S = 0.01
 LULL_S = 0.02
 TAKEN = ("stored", "duplicate", "buffered")
@@ -139,9 +141,9 @@ class Traffic:
         self._breath_s = breath_s
         self._really_sleep = sleep
         self._repeat = repeat
-        retries = PATIENT if repeat else NO_RETRIES
-        self._pushing = AsyncClient(url, timeout_s=5, retries=retries, sleep=self._sleep)
-        self.client = AsyncClient(url, timeout_s=5, retries=PATIENT, sleep=self._sleep)
+        retries, timeout_s = (PATIENT, PATIENCE_S) if repeat else (NO_RETRIES, ANSWER_S)
+        self._pushing = AsyncClient(url, timeout_s=timeout_s, retries=retries, sleep=self._sleep)
+        self.client = AsyncClient(url, timeout_s=PATIENCE_S, retries=PATIENT, sleep=self._sleep)
         self._stop_producing = asyncio.Event()
         self._stop_consuming = asyncio.Event()
         self._producing: list[asyncio.Task[None]] = []

@@ -8,7 +8,7 @@ import pytest
 
 from spillway import AsyncClient, Client, Item, PushFailedError, RetryPolicy, errors
 
-PATIENT = RetryPolicy(attempts_max=500, base_s=0.02, cap_s=0.1, total_s=60)
+PATIENT = RetryPolicy(attempts_max=500, base_s=0.02, cap_s=0.1)
 
 
 @dataclass
@@ -86,13 +86,13 @@ def test_a_push_is_repeated_over_a_restart_and_stored_once(stand, database_url):
     pushed, stop = [], threading.Event()
 
     def push_on():
-        with Client(broker.url, retries=PATIENT) as client:
+        with Client(broker.url, timeout_s=60, retries=PATIENT) as client:
             while not stop.is_set():
                 pushed.append(client.push("orders", len(pushed)))
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(push_on)
-        with Client(broker.url, retries=PATIENT) as watcher:
+        with Client(broker.url, timeout_s=60, retries=PATIENT) as watcher:
             for _ in range(2):
                 wait_for_more(pushed)
                 broker.kill()
@@ -110,7 +110,7 @@ def test_a_push_is_repeated_over_a_restart_and_stored_once(stand, database_url):
 def test_consume_goes_on_after_a_restart(stand, database_url):
     """The loop does not notice; every message comes, and what was acked stays so."""
     broker = stand("--database-url", database_url, num_shards=1, shard_lease_s=1)
-    with Client(broker.url, retries=PATIENT) as client:
+    with Client(broker.url, timeout_s=60, retries=PATIENT) as client:
         client.create_queue("orders", visibility_ms=1_000, backoff_base_ms=0, max_attempts=100)
         client.push_many(Item("orders", n) for n in range(200))
         seen = set()

@@ -28,7 +28,7 @@ async def test_a_lease_has_all_fields_and_no_reason(site, queue):
 
 
 async def test_settle_answers_in_the_order_ack_nack_extend(site, queue):
-    """One result a receipt, in this order, whatever became of each."""
+    """One result a receipt, in this order, whatever became of each; what is none is told so."""
     await site.push(queue, *range(5))
     held = [message["receipt"] for message in await site.lease(queue, max=5)]
     reply = await site.ask(
@@ -41,19 +41,20 @@ async def test_settle_answers_in_the_order_ack_nack_extend(site, queue):
                 {"receipt": held[2], "delay_ms": 0},
                 {"receipt": "?"},
             ],
-            "ack": [held[1], held[0], "no receipt"],
+            "ack": [held[1], held[0], "no receipt", ""],
         },
     )
     assert [(result["receipt"], result["status"]) for result in reply["results"]] == [
         (held[1], "acked"),
         (held[0], "acked"),
         ("no receipt", "refused"),
+        ("", "refused"),
         (held[3], "parked"),
         (held[2], "nacked"),
         ("?", "refused"),
         (held[4], "extended"),
     ]
-    assert {r["error"]["code"] for r in reply["results"] if "error" in r} == {"stale_receipt"}
+    assert {r["error"]["code"] for r in reply["results"] if "error" in r} == {"invalid_receipt"}
     assert await site.counts(queue) == {"settled": 2, "parked": 1, "ready": 1, "leased": 1}
 
 

@@ -151,17 +151,21 @@ async def test_all_failed_is_400_with_results_and_an_error(skin, broker):
         (["invalid_item", "invalid_item"], 400, None),
         (["transaction_conflict", "transaction_conflict"], 409, None),
         (["queue_full", "queue_full"], 429, "1"),
+        (["spool_full", "spool_full"], 507, "1"),
+        (["spool_full", "database_unavailable"], 503, "1"),
+        (["queue_full", "spool_full", "not_owner"], 503, "1"),
+        (["spool_full", "never_heard_of"], 400, None),
         (["queue_full", "transaction_conflict"], 400, None),
         (["queue_not_found", "queue_not_found"], 400, None),
         (["never_heard_of", "never_heard_of"], 400, None),
     ],
 )
 async def test_one_shared_cause_decides_the_status(skin, broker, codes, status, retry):
-    """A conflict is 409 and what is worth a retry says so; a mixture is 400."""
+    """A conflict is 409 and what is worth a retry says so, also in a mixture; any other is 400."""
     broker.push_errors = {
         index: ErrorDetail(code=code, message="", hint="") for index, code in enumerate(codes)
     }
-    answer = await skin("POST", "/v1/messages", body_of(GOOD, GOOD))
+    answer = await skin("POST", "/v1/messages", body_of(*[GOOD] * len(codes)))
     assert (answer.status, answer.headers.get("retry-after")) == (status, retry)
 
 

@@ -70,10 +70,10 @@ async def test_unknown_paths_are_not_found(skin, path):
     ("method", "path", "allow"),
     [
         ("GET", "/v1/messages", "POST"),
-        ("POST", "/v1/queues/q", "DELETE, GET, PATCH, PUT"),
-        ("DELETE", "/v1/queues/q/groups", "GET"),
-        ("OPTIONS", "/health", "GET"),
-        ("HEAD", "/v1/queues/q/groups/g", "DELETE, GET, PUT"),
+        ("POST", "/v1/queues/q", "DELETE, GET, HEAD, PATCH, PUT"),
+        ("DELETE", "/v1/queues/q/groups", "GET, HEAD"),
+        ("OPTIONS", "/health", "GET, HEAD"),
+        ("HEAD", "/v1/settle", "POST"),
     ],
 )
 async def test_a_wrong_method_is_told_the_right_ones(skin, method, path, allow):
@@ -81,6 +81,14 @@ async def test_a_wrong_method_is_told_the_right_ones(skin, method, path, allow):
     answer = await skin(method, path)
     assert (answer.status, answer.code) == (405, "method_not_allowed")
     assert answer.headers["allow"] == allow
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/queues", "/v1/queues/q", "/metrics"])
+async def test_head_asks_what_get_does(skin, broker, path):
+    """Load balancers look with HEAD; OpenAPI, as is its way, does not list it."""
+    asked, looked = await skin("GET", path), await skin("HEAD", path)
+    assert (looked.status, looked.headers) == (asked.status, asked.headers)
+    assert broker.calls[::2] == broker.calls[1::2]
 
 
 async def test_path_segments_are_percent_decoded(skin, broker):
