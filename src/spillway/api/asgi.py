@@ -8,3 +8,6 @@ Event = dict[str, Any]
 ASGIReceive = Callable[[], Awaitable[Event]]
 ASGISend = Callable[[Event], Awaitable[None]]
 ASGIApp = Callable[[Scope, ASGIReceive, ASGISend], Awaitable[None]]
+
+HUNG_UP = "spillway.hung_up"
+"""Our own word in a scope: asks whether the caller has gone, of whoever has the connection."""

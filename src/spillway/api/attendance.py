@@ -1,6 +1,7 @@
 """Is the caller still there? A long request is cancelled when its caller goes away."""
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -20,10 +21,11 @@ class Attendance:
     of the request must have been read, as a watcher swallows what comes.
     """
 
-    __slots__ = ("_left", "_receive", "_task", "_timer", "_watcher")
+    __slots__ = ("_is_hung_up", "_left", "_receive", "_task", "_timer", "_watcher")
 
-    def __init__(self, receive: ASGIReceive) -> None:
+    def __init__(self, receive: ASGIReceive, is_hung_up: Callable[[], bool]) -> None:
         self._receive = receive
+        self._is_hung_up = is_hung_up
         self._left = False
         self._watcher: asyncio.Task[None] | None = None
 
@@ -49,7 +51,7 @@ class Attendance:
 
     def has_left(self) -> bool:
         """Look without waiting: one step of `receive` has the news, or would block."""
-        if self._left:
+        if self._left or self._is_hung_up():
             return True
         step = self._receive().__await__()
         try:

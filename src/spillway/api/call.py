@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from spillway.api.asgi import ASGIReceive, Scope
+from spillway.api.asgi import HUNG_UP, ASGIReceive, Scope
 from spillway.api.attendance import ClientGoneError
 from spillway.api.limits import Limits
 from spillway.api.media import UNDECODABLE, Media, decode, refusal, reply_media, request_media
@@ -57,6 +57,11 @@ class Call:
             return named.decode("utf-8", "replace")[:ACTOR_CHARS_MAX]
         client = self.scope.get("client")
         return self._key_name or (str(client[0]) if client else "unknown")
+
+    def is_hung_up(self) -> bool:
+        """Whether the caller's connection has ended, as far as anybody can know."""
+        asks = self.scope.get(HUNG_UP)
+        return asks is not None and asks()
 
     # ---------------------------------------------------------------- what
 

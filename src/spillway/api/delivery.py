@@ -13,7 +13,7 @@ from spillway.wire import LeaseRequest, Message, SettleRequest
 
 async def lease(call: Call) -> Response:
     request = await call.read_or_default(LeaseRequest)
-    with Attendance(call.receive) as caller:
+    with Attendance(call.receive, call.is_hung_up) as caller:
         reply = await call.broker.lease(call.org, call.params["queue"], request)
     _hand_over(call, caller, reply.messages)
     away = reply.reason == DatabaseUnavailableError.code
@@ -26,7 +26,7 @@ async def settle(call: Call) -> Response:
     check_count(count, call.limits.items_max)
     if request.lease is None:
         return call.reply(await call.broker.settle(call.org, request))
-    with Attendance(call.receive) as caller:
+    with Attendance(call.receive, call.is_hung_up) as caller:
         reply = await call.broker.settle(call.org, request)
     _hand_over(call, caller, reply.messages or ())
     return call.reply(reply)

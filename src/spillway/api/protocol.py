@@ -3,12 +3,14 @@ for what is missing of a request, and for connections; errors in our shape; one 
 """
 
 import asyncio
+import select
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from spillway.api.asgi import HUNG_UP
 from spillway.api.limits import Limits
 from spillway.core.errors import (
     BadRequestError,
@@ -97,7 +99,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self.scope[HUNG_UP] = self._is_hung_up  # type: ignore[literal-required]  # ours
         super().on_headers_complete()
+
+    def _is_hung_up(self) -> bool:
+        """Whether the other side has gone: the kernel knows before the loop has come to it."""
+        if self.transport.is_closing():
+            return True
+        news = select.poll()
+        news.register(self.transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(news.poll(0))
 
     def on_message_complete(self) -> None:
         self._in_head, self._head_bytes = True, 0
