@@ -22,7 +22,7 @@ async def serving(broker, grace_s=5):
     stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
     app = make_app(broker, Limits(request_bytes_max=100_000))
     task = asyncio.create_task(
-        serve(app, "127.0.0.1", 0, stop=stop, on_listening=port.set_result, grace_s=grace_s)
+        serve(app, listen("127.0.0.1", 0), stop=stop, on_listening=port.set_result, grace_s=grace_s)
     )
     try:
         yield await port
