@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Messages that hold their line (key or lane).", no_args_is_help=True)
 
-Queue = Annotated[str, typer.Argument(help="The queue.")]
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
 
 
 @app.command("list")
@@ -61,4 +61,4 @@ def unblock(
         reply = client.unblock(queue, action=action, **selection)
     if session.json_:
         print_json(reply)
-    report(reply, "messages")
+    report(reply, "message")
