@@ -153,10 +153,18 @@ class Tally:
     push_s: list[float] = field(default_factory=list)
     lease_s: list[float] = field(default_factory=list)
     crash: str = ""
+    waits: bool = False
+    """Only leases are left that nobody may settle: those whose answer the crash cut off."""
     depth: int | None = None
     half_way: asyncio.Event = field(default_factory=asyncio.Event)
     started: float = field(default_factory=time.monotonic)
     history: deque[tuple[float, int, int]] = field(default_factory=deque)
+
+    @property
+    def news(self) -> str:
+        if not self.waits or self.done:
+            return self.crash
+        return f"waiting until the leases that the crash cut off end ({VISIBILITY_MS // 1000} s)"
 
     @property
     def done(self) -> bool:
@@ -264,6 +272,9 @@ async def look(client: AsyncClient, tally: Tally) -> None:
     with suppress(SpillwayError):
         queue: QueueReply = await client.queue(QUEUE)
         tally.depth = sum(group.depth for group in queue.groups) if queue.groups else queue.tail
+        held = sum(group.leased for group in queue.groups)
+        is_last = tally.pushed == tally.orders and held == tally.depth
+        tally.waits = is_last and held > 0 and bool(tally.crash)
 
 
 def facts_of(tally: Tally) -> list[tuple[str, str]]:
@@ -291,7 +302,7 @@ def line_of(tally: Tally) -> str:
         f"{time.monotonic() - tally.started:5.1f} s  pushed {tally.pushed:>9,} {in_rate:>9,.0f}/s  "
         f"handled {len(tally.handled):>9,} {out_rate:>9,.0f}/s  depth {depth:>9}  "
         f"push p99 {quantile_ms(tally.push_s, 0.99):.0f} ms  "
-        f"lease p99 {quantile_ms(tally.lease_s, 0.99):.0f} ms  {tally.crash}"
+        f"lease p99 {quantile_ms(tally.lease_s, 0.99):.0f} ms  {tally.news}"
     )
 
 
@@ -300,7 +311,7 @@ def frame_of(tally: Tally) -> RenderableType:
     for name, text in facts_of(tally):
         table.add_row(Text(name, style="bold"), text)
     bar = ProgressBar(total=tally.orders, completed=len(tally.handled), width=60)
-    return Group(bar, table, Text(tally.crash, style="yellow"))
+    return Group(bar, table, Text(tally.news, style="yellow"))
 
 
 def summarise(tally: Tally, seconds: float, audit: AuditReply) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 from markdown import code, head, table, unwrapped
 
 from spillway.cli.lazy import load
-from spillway.cli.main import HELP, SpillwayGroup
+from spillway.cli.root import HELP, SpillwayGroup
 from spillway.cli.session import DEFAULT_URL, OPTIONS, PANEL, TEXTS
 
 

@@ -12,6 +12,7 @@ from spillway.broker.intake import ItemLimits
 from spillway.broker.keeper import Keeper
 from spillway.broker.service import Broker, BrokerConfig
 from spillway.broker.shard import ShardConfig
+from spillway.log.connect import parse
 from spillway.log.database import Database
 from spillway.log.embedded import EmbeddedPostgres
 from spillway.log.migrations import migrate
@@ -128,4 +129,6 @@ def database_url(settings: Settings, keeper: Keeper | None) -> str:
     if keeper is not None:
         return keeper.url
     assert settings.database_url is not None
-    return settings.database_url.get_secret_value()
+    url = settings.database_url.get_secret_value()
+    parse(url)  # refused here, before anything is started that would wait for it
+    return url

@@ -10,7 +10,7 @@ from spillway.broker.facts import LaneFacts, QueueFacts
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.shard import Shard, ShardConfig
 from spillway.cli import session as cli_session
-from spillway.cli.main import app
+from spillway.cli.root import app
 from spillway.client.scripted import Script
 from spillway.client.sync_client import Client
 from spillway.core.lane import Lane

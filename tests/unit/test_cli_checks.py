@@ -1,11 +1,17 @@
 """Looking after a broker: doctor, top, audit and schema, against a scripted broker."""
 
+import io
 import json
 
+import msgspec
 import pytest
+from rich.console import Console
 
+from spillway.cli import frames, top
+from spillway.cli.frames import Look
 from spillway.client.errors import BrokerUnreachableError
 from spillway.client.scripted import refusal, reply
+from spillway.wire import HealthReply, QueueReply
 
 COUNTS = {
     "depth": 3, "ready": 3, "deferred": 0, "leased": 0, "blocked": 0, "parked": 0, "dropped": 0,
@@ -58,10 +64,11 @@ def test_doctor_names_the_command_for_each_trouble(run):
         "spillway blocked unblock orders -g default --all",
         "spillway dead redrive orders -g default --all",
         "spillway queue resume orders -g g",
-        "spillway queue purge orders -g default --all",
+        "→ add consumers",
         "spillway serve",
     ):
         assert command in result.stdout
+    assert "purge" not in result.stdout
 
 
 @pytest.mark.parametrize(("cap", "is_told"), [(100, True), (10_000, False)])
@@ -113,6 +120,33 @@ def test_doctor_with_a_key_of_another_org(run):
     assert "1,200 waiting" in result.stdout
 
 
+def test_doctor_of_a_broker_that_stands_by(run):
+    """As intended: it says who holds the shards, and does not ask what only that one knows."""
+    health = {**HEALTH, "status": "degraded", "shards_owned": 0, "shards_total": 1}
+    first = {
+        "broker": "a", "address": "http://first:1", "started_at": "2026-01-01T00:00:00Z",
+        "seen_at": "2026-01-01T00:00:00Z", "alive": True,
+    }  # fmt: skip
+    shards = [{**SHARD, "owned_here": False}]
+    topology = {"num_shards": 1, "shards": shards, "brokers": [first]}
+    result = run("doctor", reply(health), reply(topology))
+    assert result.exit_code == 0
+    assert "standby: another broker (http://first:1) holds them" in result.stdout
+    assert {line.split()[0] for line in result.stdout.splitlines()} == {"OK"}
+
+
+def test_doctor_looks_at_a_disk_that_is_the_brokers(run, tmp_path, monkeypatch):
+    """What lies in the folder where somebody types is not the broker's, unless he says so."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spillway-data").mkdir()
+    answers = [reply(HEALTH), reply(TOPOLOGY), reply({"queues": [QUEUE]})]
+    told = run("doctor", *answers).stdout
+    assert "spillway-data" not in told
+    assert "of the broker's spool: 1.0 TiB free" in told
+    assert "spillway-data: " in run("doctor --data spillway-data", *answers).stdout
+    assert "no such folder" in run("doctor --data nowhere", *answers).stdout
+
+
 def test_doctor_without_a_broker(run):
     """No broker: one FAIL line, exit code 3, JSON all the same."""
     result = run("doctor --json", BrokerUnreachableError("no connection"))
@@ -132,6 +166,50 @@ def test_top_once_makes_rates_of_two_looks(run):
     assert "spool" not in shown.stderr
 
 
+def screen_of(frame, width, height=30):
+    """What a terminal of that size shows."""
+    console = Console(width=width, height=height, file=io.StringIO(), color_system=None)
+    health = msgspec.convert(HEALTH, HealthReply)
+    console.print(top._screen(console, "http://127.0.0.1:6632", health, frame))
+    return console.file.getvalue()
+
+
+def frame_of(*queues):
+    """The lines of queues with these counts in their group."""
+    made = [{**QUEUE, "queue": name, "groups": [{**GROUP, **counts}]} for name, counts in queues]
+    return frames.lines(Look(1.0, msgspec.convert(made, list[QueueReply])), None)
+
+
+def test_top_cuts_no_number():
+    """Narrow: columns of zeros go, numbers get short, names give way; wide: all as it is."""
+    frame = frame_of((f"orders-of-{'a' * 60}", {"ready": 25_000, "leased": 1_234_567}))
+    wide = screen_of(frame, 160)
+    assert "25,000" in wide
+    assert "deferred" in wide
+    narrow = screen_of(frame, 60)
+    assert "25k" in narrow
+    assert "1.2M" in narrow
+    assert "leased" in narrow
+    assert "deferred" not in narrow
+    assert max(map(len, narrow.splitlines())) <= 60
+
+
+def test_top_shows_what_hurts_first_and_counts_the_rest():
+    """Blocked, then who waits longest, then the deepest; no more lines than there is room for."""
+    frame = frame_of(
+        ("idle", {"ready": 0}),
+        ("deep", {"ready": 9_000, "oldest_ready_at": "2026-01-01T00:00:02Z"}),
+        ("old", {"ready": 1, "oldest_ready_at": "2026-01-01T00:00:01Z"}),
+        ("stuck", {"blocked": 1}),
+        *[(f"z{number:02}", {"ready": 0}) for number in range(10)],
+    )
+    assert [line.queue for line in frame[:3]] == ["stuck", "old", "deep"]
+    shown = screen_of(frame, 80, height=10)
+    assert len(shown.splitlines()) == 10
+    assert "stuck" in shown
+    assert "+ 10 more" in shown
+
+
 def test_top_tells_of_a_spool_that_is_not_empty(run):
     """Also where the queues cannot be asked for: the words go first."""
     away = {**HEALTH, "database": "disconnected", "spool": WAITING}
@@ -146,6 +224,12 @@ def test_audit_of_a_broker(run):
     result = run("audit", reply(AUDIT))
     assert (result.exit_code, result.sent[0].call) == (0, "GET /v1/audit")
     assert json.loads(run("audit --json", reply(AUDIT)).stdout)["balanced"] is True
+
+
+def test_audit_counts_what_no_group_reads(run):
+    """So that the figures add up."""
+    result = run("audit", reply({**AUDIT, "messages": 25_012, "ungrouped": 25_002}))
+    assert "25,002 in queues without a group" in result.stderr
 
 
 def test_audit_that_does_not_balance_is_1(run):

@@ -2,14 +2,16 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from spillway.cli import main
 from spillway.cli.lazy import load
-from spillway.cli.main import SpillwayGroup, app
 from spillway.cli.outcome import exit_code
+from spillway.cli.root import SpillwayGroup, app
 from spillway.client.errors import BrokerUnreachableError, PushFailedError, RequestTimeoutError
 from spillway.core import errors
 
@@ -81,7 +83,7 @@ def test_help_imports_nothing_heavy():
     """`spillway --help` reads a table: no server, no driver, no client."""
     code = (
         "import sys\n"
-        "from spillway.cli.main import app\n"
+        "from spillway.cli.root import app\n"
         "try: app(['--help'])\n"
         "except SystemExit: pass\n"
         f"print('LOADED', sorted({HEAVY!r} & set(sys.modules)))"
@@ -158,6 +160,38 @@ def test_ctrl_c_is_130(monkeypatch):
     result = runner.invoke(app, ["queue", "list"])
     assert result.exit_code == 130
     assert "interrupted" in result.stderr
+
+
+def test_ctrl_c_while_it_loads_is_130_without_a_traceback(monkeypatch, capsys):
+    """The console script imports nothing before it listens to Ctrl-C."""
+
+    class Interrupting:
+        def find_spec(self, name, path=None, target=None):
+            if name == "spillway.cli.root":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "spillway.cli.root")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_full_disk_behind_stdout_is_one_line():
+    """No traceback, not even from the end of the process."""
+    command = [sys.executable, "-c", "from spillway.cli.main import main; main()"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*command, "schema", "print"],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "error: the output cannot be written: No space left on device\n"
 
 
 def test_the_root_is_one_typer_app():

@@ -9,7 +9,7 @@ import pytest
 import spillway
 from spillway.cli.hints import HINTS, hint_of
 from spillway.cli.lazy import load
-from spillway.cli.main import SpillwayGroup
+from spillway.cli.root import SpillwayGroup
 from spillway.core.errors import QueueNotFoundError, SpillwayError
 
 NAMED = re.compile(r"`spillway ([a-z-]+)(?: ([a-z-]+))?")

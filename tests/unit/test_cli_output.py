@@ -11,7 +11,7 @@ import typer
 
 from spillway.cli.frames import Look, lines
 from spillway.cli.interrupt import polite
-from spillway.cli.output import age, duration, print_table, shown
+from spillway.cli.output import age, duration, print_table, short, shown
 from spillway.cli.span import moment, span_ms
 from spillway.cli.spinner import spinning
 from spillway.wire import GroupCounts, QueueOptions, QueueReply
@@ -59,6 +59,16 @@ def test_tables_align_and_cut(capsys):
     assert first == "A     B"
     assert second == "x     " + "y" * 59 + "…"
     assert third == "long  -"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (999, "999"), (1_000, "1.0k"), (9_999, "9.9k"), (25_000, "25k"),
+     (999_999, "999k"), (1_234_567, "1.2M"), (12.7, "12")],
+)  # fmt: skip
+def test_short_numbers(number, text):
+    """At most four characters, never more than there are."""
+    assert short(number) == text
 
 
 def test_ages():

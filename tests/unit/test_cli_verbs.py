@@ -130,6 +130,12 @@ def test_push_failures_end_with_1(run):
         ["dead", "park", "orders"],
         ["blocked", "unblock", "orders"],
         ["dead", "park", "orders", "-m", "nonsense"],
+        ["lease", "orders", "--wait", "2h"],
+        ["lease", "orders", "--visibility", "0"],
+        ["settle", "extend", "r", "--visibility", "1d"],
+        ["queue", "create", "orders", "--max-attempts", "0"],
+        ["queue", "create", "orders", "--order", "key"],
+        ["queue", "update", "orders", "--retention", "400d"],
         ["seek", "orders", "7"],
         ["seek", "orders", "someday"],
         ["schema", "apply"],
@@ -164,6 +170,7 @@ def test_lease_of_nothing_says_why(run):
     """An empty lease is no failure, and the reason is told."""
     result = run("lease orders", reply({"messages": [], "reason": "paused"}))
     assert result.exit_code == 0
+    assert result.stdout == ""
     assert "paused" in result.stderr
 
 
@@ -238,13 +245,34 @@ def test_queue_show(run):
 
 def test_queue_create_and_update(run):
     """Only the options that were given travel; spans become milliseconds."""
-    created = run("queue create orders --order key --partitions 8 --visibility 10s", reply(QUEUE))
+    created = run(
+        "queue create orders --order partition --partitions 8 --visibility 10s", reply(QUEUE)
+    )
     assert created.sent[0].method == "PUT"
-    assert created.sent[0].body == {"order": "key", "partitions": 8, "visibility_ms": 10_000}
+    assert created.sent[0].body == {"order": "partition", "partitions": 8, "visibility_ms": 10_000}
     updated = run("queue update orders --retention 2d", reply(QUEUE))
     assert (updated.sent[0].method, updated.sent[0].body) == (
         "PATCH",
         {"retention_ms": 172_800_000},
+    )
+
+
+def test_queue_story(run):
+    """The message, then what happened to it, oldest first."""
+    event = {
+        "seq": 1, "at": "2026-01-01T00:00:00Z", "group": "default", "event": "Acked",
+        "detail": {"ranges": [[1, 1]]},
+    }  # fmt: skip
+    told = reply({"message": browsed(1), "story": [event]})
+    result = run("queue story orders Default 1 -g default", told)
+    assert result.sent[0].call == "GET /v1/queues/orders/messages/Default/1?group=default"
+    assert "transaction_id" in result.stdout
+    assert "Acked  ranges=[[1, 1]]" in result.stdout
+    told_json = json.loads(run("queue story orders Default 1 --json", told).stdout)
+    assert told_json["story"] == [event]
+    assert (
+        "nothing happened"
+        in run("queue story orders Default 1", reply({"message": browsed(1), "story": []})).stderr
     )
 
 

@@ -13,7 +13,7 @@ from spillway.core.errors import (
     UnknownOptionError,
     UnsupportedMediaTypeError,
 )
-from spillway.wire import TEXT_PATTERN
+from spillway.wire import NAME_PATTERN, TEXT_PATTERN
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -132,5 +132,5 @@ def refusal(error: BaseException) -> BadRequestError:
         _, is_text, place = text.partition(repr(TEXT_PATTERN))
         if is_text:
             return BadRequestError(f"the text contains a NUL character{place}")
-        return InvalidNameError(text)
+        return InvalidNameError(f"this is no name{text.partition(repr(NAME_PATTERN))[2]}")
     return BadRequestError(text)

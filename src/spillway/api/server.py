@@ -13,7 +13,7 @@ from spillway.api.attendance import ClientGoneError
 from spillway.api.call import Call
 from spillway.api.identity import identify
 from spillway.api.limits import Limits
-from spillway.api.listener import BACKLOG, listen, port_of
+from spillway.api.listener import BACKLOG, port_of
 from spillway.api.native import ROUTES
 from spillway.api.ports import Broker
 from spillway.api.protocol import BoundedProtocol
@@ -100,16 +100,14 @@ class _Uvicorn(uvicorn.Server):
 
 async def serve(
     app: ASGIApp,
-    host: str,
-    port: int,
+    sockets: list[socket.socket],
     *,
     stop: asyncio.Event,
     limits: Limits | None = None,
     on_listening: Callable[[int], None] = lambda _: None,
     grace_s: int = 10,
 ) -> None:
-    """Serve until `stop`, then let requests finish for `grace_s`; port 0 takes a free one."""
-    sockets = listen(host, port)
+    """Serve on `listener.listen`'s sockets until `stop`; requests may finish for `grace_s`."""
     server = _Uvicorn(_config(app, limits or Limits(), grace_s))
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve(sockets))

@@ -26,6 +26,8 @@ from spillway.wire import QueueOptions
 
 GROUP_DEFAULT = "default"
 PARTITION_BYTES_MAX = 256
+NAME_SHOWN = 40
+"""Characters of a wrong name that are repeated."""
 
 
 @dataclass(slots=True)
@@ -403,8 +405,19 @@ class Facts:
 
 def check_partition(partition: str) -> None:
     """Refuse what cannot be the name of a partition."""
-    if not partition or "\0" in partition or len(partition.encode()) > PARTITION_BYTES_MAX:
-        raise InvalidNameError(
-            f"partition {partition[:40]!r}… is empty, has a NUL, or is over "
-            f"{PARTITION_BYTES_MAX} bytes"
-        )
+    if not partition:
+        wrong = "is empty"
+    elif "\0" in partition:
+        wrong = "has a NUL"
+    elif (count := len(partition.encode())) > PARTITION_BYTES_MAX:
+        wrong = f"has {count} bytes"
+    else:
+        return
+    raise InvalidNameError(
+        f"partition {_cut(partition)!r} {wrong}",
+        hint=f"the name of a partition has 1 to {PARTITION_BYTES_MAX} bytes and no NUL",
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= NAME_SHOWN else text[:NAME_SHOWN] + "…"

@@ -141,7 +141,7 @@ def check(options: QueueOptions, old: QueueOptions | None = None) -> None:
     """Refuse what cannot be enforced: an option that is accepted is in force."""
     if options.order == "key":
         raise UnknownOptionError(
-            'order "key" is not available yet: it comes with the partitions work',
+            'order "key" is not available yet',
             hint='use order "partition" and give each key its own partition',
         )
     if old is not None and options.partitions < old.partitions:

@@ -51,17 +51,27 @@ class Ownership(Duty):
         self._seen_at = float("-inf")
         self._turns = asyncio.Semaphore(AT_ONCE)
         self.database_answers = False
+        self.trouble: SpillwayError | None = None
+        """Why the last round failed."""
 
     async def run_once(self) -> int:
         """Returns how many shards are held after the round."""
         try:
-            return await self._round()
+            held = await self._round()
         except SpillwayError as exc:
+            self.trouble = exc
             self.database_answers = not exc.transient
             # Whatever keeps every shard from us is not the fault of those who push.
             if exc.transient or not any(shard.owned for shard in self._shards):
                 self._breaker.trip(exc)
             raise
+        self.trouble = None
+        return held
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether PostgreSQL answers, and other brokers hold every shard."""
+        return self.database_answers and not any(shard.owned for shard in self._shards)
 
     def wait_s(self) -> float:
         """While PostgreSQL is away it is asked often: pushes wait in files for its answer."""

@@ -135,6 +135,12 @@ class Positions:
     async def _afters(self, entries: list[LaneEntry], to: str | int) -> dict[int, int]:
         """Behind which version each lane is meant to go on."""
         if isinstance(to, int):
+            tail = max((entry.lane.tail for entry in entries), default=0)
+            if to > tail + 1:
+                raise BadRequestError(
+                    f"version {to} is beyond the end: the next one pushed is {tail + 1}",
+                    hint="`latest` moves to the end",
+                )
             return {entry.facts.lane_id: to - 1 for entry in entries}
         if to == "earliest":
             return {entry.facts.lane_id: entry.lane.pruned_to for entry in entries}

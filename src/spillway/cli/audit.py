@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spillway.cli.database import Data, DatabaseUrl, database
-from spillway.cli.outcome import FAILED, say
+from spillway.cli.outcome import FAILED, counted, say
 from spillway.cli.output import print_facts, print_json, print_table
 from spillway.cli.session import Session, with_session
 from spillway.cli.spinner import spinning
@@ -49,11 +49,15 @@ def _run(session: Session, data: "Data", database_url: "DatabaseUrl") -> "AuditR
 
 def _print(reply: "AuditReply") -> None:
     facts = {"lanes": reply.lanes, "groups": reply.groups, "messages": reply.messages}
-    print_facts({**facts, **reply.totals})
+    print_facts({**facts, "without a group": reply.ungrouped, **reply.totals})
+    if reply.ungrouped:
+        say(f"{reply.ungrouped:,} in queues without a group: they have no state yet")
+    if sum(reply.totals.values()) + reply.ungrouped > reply.messages:
+        say("a message counts once for each group of its queue")
     if reply.balanced:
         say("balanced: nothing is lost, nothing is in two places")
         return
-    say(f"NOT balanced: {len(reply.differences)} differences")
+    say(f"NOT balanced: {counted(len(reply.differences), 'difference')}")
     headings = ("QUEUE", "PARTITION", "GROUP", "WHAT", "EXPECTED", "FOUND")
     print_table(
         headings,

@@ -22,7 +22,7 @@ app = typer.Typer(help="Messages that hold their line (key or lane).", no_args_i
 
 PAGE = 500
 
-Queue = Annotated[str, typer.Argument(help="The queue.")]
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
 
 
 @app.command("list")
@@ -83,4 +83,4 @@ def unblock(
         reply = client.unblock(queue, action=action, **selection)
     if session.json_:
         print_json(reply)
-    report(reply, "messages")
+    report(reply, "message")

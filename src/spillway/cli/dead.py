@@ -24,7 +24,7 @@ app = typer.Typer(help="Dead letters: list, show, redrive, purge.", no_args_is_h
 
 PAGE = 500
 
-Queue = Annotated[str, typer.Argument(help="The queue.")]
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
 Ids = Annotated[list[int] | None, typer.Option("--id", help="A dead letter; repeatable.")]
 OneGroup = Annotated[str | None, typer.Option("--group", "-g", help="Only of this group.")]
 
@@ -123,7 +123,7 @@ def redrive(session: Session, queue: Queue, selection: "Selected", ids: Ids = No
         reply = client.redrive(queue, ids=ids or None, **selection)
     if session.json_:
         print_json(reply)
-    report(reply, "dead letters")
+    report(reply, "dead letter")
 
 
 @app.command("purge")
@@ -136,7 +136,7 @@ def purge(session: Session, queue: Queue, selection: "Selected", ids: Ids = None
         reply = client.purge(queue, what="dead", ids=ids or None, **selection)
     if session.json_:
         print_json(reply)
-    report(reply, "dead letters")
+    report(reply, "dead letter")
 
 
 @app.command("park")
@@ -149,4 +149,4 @@ def park(session: Session, queue: Queue, selection: "Selected") -> None:
         reply = client.park(queue, **selection)
     if session.json_:
         print_json(reply)
-    report(reply, "messages")
+    report(reply, "message")

@@ -12,9 +12,10 @@ import typer
 
 from spillway.cli.hints import hint_of
 from spillway.cli.outcome import DEPENDENCY_DOWN, FAILED, counted, exit_code, say
-from spillway.cli.output import duration, print_json, shown
+from spillway.cli.output import duration, print_json, shown, size
 from spillway.cli.queue import every_queue
 from spillway.cli.session import Session, with_session
+from spillway.cli.spooltroubles import DISK_FREE_LOW as DISK_FREE_LOW_BYTES
 from spillway.cli.spooltroubles import glance, troubles
 from spillway.core.errors import ForbiddenError, SpillwayError
 
@@ -45,7 +46,11 @@ def doctor(
     session: Session,
     data: Annotated[
         Path | None,
-        typer.Option("--data", envvar="SPILLWAY_DATA", help="The data folder, to check its disk."),
+        typer.Option(
+            "--data",
+            envvar="SPILLWAY_DATA",
+            help="A data folder on this machine, to check its disk too.",
+        ),
     ] = None,
 ) -> None:
     """Check the broker, its database, shards, queues and disk; name the command for each trouble.
@@ -89,9 +94,13 @@ def examine(client: "Client", data: Path | None) -> Iterator[Finding]:
         yield from _broker(client.origin.url, health)
         if health.database == "connected":
             yield from _guarded("shards", lambda: _shards(client))
+        if health.database == "connected" and health.shards_owned:
             yield from _guarded("queues", lambda: _queues(client))
         yield from _guarded("spool", lambda: _spool(client, health.spool))
-    yield from _disk(data)
+        if data is None:
+            yield from _disk_of_spool(health.spool)
+    if data is not None:
+        yield from _disk(data)
 
 
 def _guarded(check: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -116,18 +125,27 @@ def _broker(url: str, health: "HealthReply") -> Iterator[Finding]:
         text = "disconnected: until it is back, pushes go to files and leases come back empty"
         free = "start PostgreSQL again, and the broker finds it; an embedded one it starts itself"
         yield Finding("FAIL", "database", text, free, DEPENDENCY_DOWN)
-    if health.status != "ok" and health.database == "connected":
+    if (
+        health.status != "ok"
+        and health.database == "connected"
+        and health.shards_owned == health.shards_total  # else the shards tell why
+    ):
         yield Finding("WARN", "health", "degraded", f"curl {url}/health")
 
 
 def _shards(client: "Client") -> Iterator[Finding]:
     topology = client.topology()
+    owners = {shard.owner for shard in topology.shards} - {None}
     orphans = [shard.shard for shard in topology.shards if shard.owner is None]
     alive = sum(broker.alive for broker in topology.brokers)
     text = f"{counted(topology.num_shards, 'shard')}, {counted(alive, 'broker')} alive"
     if orphans:
         text += f"; nobody owns {orphans}"
         yield Finding("FAIL", "shards", text, "spillway serve (one more broker takes them over)")
+    elif owners and not any(shard.owned_here for shard in topology.shards):
+        places = {one.address or one.broker for one in topology.brokers if one.broker in owners}
+        named = ", ".join(sorted(places or map(str, owners)))
+        yield Finding("OK", "shards", f"standby: another broker ({named}) holds them: {text}")
     else:
         yield Finding("OK", "shards", text)
 
@@ -156,21 +174,19 @@ def _group(queue: "QueueReply", group: "GroupCounts") -> Iterator[Finding]:
         whole = queue.queue if queue.paused else flags
         yield Finding("WARN", "paused", f"{name} is paused", f"spillway queue resume {whole}")
     elif group.oldest_ready_at is not None:
-        yield from _oldest(name, group, flags)
+        yield from _oldest(name, group)
     cap = queue.options.max_ack_holes
     if group.ack_hole_ranges > cap / 2:
         text = f"{name}: {group.ack_hole_ranges} gaps between acked messages; a lane may have {cap}"
         yield Finding("WARN", "holes", text, f"spillway tail {queue.queue} --state leased")
 
 
-def _oldest(name: str, group: "GroupCounts", flags: str) -> Iterator[Finding]:
+def _oldest(name: str, group: "GroupCounts") -> Iterator[Finding]:
     since = datetime.fromisoformat(group.oldest_ready_at or "")
     waited_s = (datetime.now(UTC) - since).total_seconds()
     if waited_s > OLD_S:
         text = f"{name}: {group.ready} ready, the oldest for {duration(waited_s)}"
-        yield Finding(
-            "WARN", "waiting", text, f"add consumers, or spillway queue purge {flags} --all"
-        )
+        yield Finding("WARN", "waiting", text, "add consumers")
 
 
 def _spool(client: "Client", spool: "SpoolHealth") -> Iterator[Finding]:
@@ -185,13 +201,20 @@ def _spool(client: "Client", spool: "SpoolHealth") -> Iterator[Finding]:
             yield Finding(level, "spool", trouble.text, trouble.free)
 
 
-def _disk(data: Path | None) -> Iterator[Finding]:
-    folder = data or Path("spillway-data")
-    if not folder.exists():
+def _disk_of_spool(spool: "SpoolHealth") -> Iterator[Finding]:
+    """The broker sees its own disk, wherever it runs."""
+    is_low = spool.disk_free_bytes < DISK_FREE_LOW_BYTES
+    text = f"of the broker's spool: {size(spool.disk_free_bytes)} free"
+    yield Finding("FAIL" if is_low else "OK", "disk", text, "make room on it" if is_low else None)
+
+
+def _disk(data: Path) -> Iterator[Finding]:
+    if not data.exists():
+        yield Finding("FAIL", "disk", f"{data}: there is no such folder", "name it with --data")
         return
-    usage = shutil.disk_usage(folder)
+    usage = shutil.disk_usage(data)
     free = usage.free / usage.total
-    text = f"{folder}: {usage.free / 2**30:.1f} GiB free ({free:.0%})"
+    text = f"{data}: {usage.free / 2**30:.1f} GiB free ({free:.0%})"
     level: Level = "FAIL" if free < DISK_FREE_NONE else "WARN" if free < DISK_FREE_LOW else "OK"
     remedy = "spillway queue update QUEUE --retention 1h, or give it a larger disk"
     yield Finding(level, "disk", text, None if level == "OK" else remedy)

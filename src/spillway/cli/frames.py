@@ -45,14 +45,22 @@ def done(group: "GroupCounts") -> int:
 
 
 def lines(look: Look, before: Look | None) -> list[Line]:
-    """The lines of a frame, busiest queues by name."""
+    """The lines of a frame, those that hurt most first: there may be room for a few only."""
     earlier = before.totals() if before is not None else {}
     elapsed = look.at - before.at if before is not None else 0.0
-    return [
+    found = [
         _line(queue, group, earlier.get((queue.queue, group.group)), elapsed)
         for queue in look.queues
         for group in queue.groups
     ]
+    return sorted(found, key=_pain)
+
+
+def _pain(line: Line) -> tuple[object, ...]:
+    """Blocked ones, then those with the oldest ready message, then the deepest."""
+    is_blocked, waits_long = line.blocked > 0, line.oldest_ready_at is not None
+    depth = line.ready + line.leased + line.deferred + line.blocked
+    return not is_blocked, not waits_long, line.oldest_ready_at or "", -depth, line.queue
 
 
 def _line(

@@ -9,12 +9,13 @@ from spillway.core.errors import SpillwayError
 NOW = "try again in a moment; `spillway doctor` tells what holds the broker up"
 
 HINTS = {
+    "bad_request": "`--help` of the command tells what its options take",
     "database_unavailable": "is PostgreSQL running, and does the url (--database-url, "
     "SPILLWAY_DATABASE_URL) lead to it? `spillway doctor` asks the broker",
     "forbidden": "drop --org (SPILLWAY_ORG), or give a key of that org",
     "group_not_found": "`spillway queue groups QUEUE` lists them; the first lease makes one, and "
     "so does `spillway queue group-create`",
-    "invalid_item": "mend the message; the others were handled",
+    "invalid_item": "mend the message and push it again; each is judged for itself",
     "not_owner": NOW,
     "overloaded": NOW,
     "queue_not_found": "`spillway queue list` shows those there are, `spillway queue create` makes "

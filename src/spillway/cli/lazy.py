@@ -3,6 +3,9 @@
 So `spillway --help` reads a table, and no command pays for the imports of another.
 """
 
+import errno
+import os
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
@@ -10,8 +13,10 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from spillway.cli.outcome import INTERRUPTED, exit_code, say, tell
+from spillway.cli.outcome import FAILED, INTERRUPTED, exit_code, say, tell
 from spillway.core.errors import SpillwayError
+
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +64,22 @@ class LazyGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
         """Run; every failure is told once, on stderr, and becomes a documented exit code."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()
         except SpillwayError as error:
             tell(error)
             raise typer.Exit(exit_code(error)) from error
         except KeyboardInterrupt:
             say("interrupted")
             raise typer.Exit(INTERRUPTED) from None
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            # What could not be written is still in the buffer: the end of the process tries again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            say(f"error: the output cannot be written: {error.strerror}")
+            raise typer.Exit(FAILED) from None
+        return result
 
 
 def _sign(name: str, entry: Entry) -> TyperCommand:

@@ -7,19 +7,31 @@ import typer
 from spillway.cli.outcome import say
 from spillway.cli.output import print_json_lines, print_table
 from spillway.cli.session import Session, with_session
-from spillway.cli.span import span_ms
+from spillway.cli.span import VISIBILITY, span
 
 
 @with_session
 def lease(
     session: Session,
-    queue: Annotated[str, typer.Argument(help="The queue.")],
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")],
     *,
     group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")] = "default",
     count: Annotated[int, typer.Option("--max", "-n", min=1, max=10_000, help="At most.")] = 1,
-    wait: Annotated[str, typer.Option(help="Wait so long for the first: 500ms, 5s.")] = "0",
+    wait: Annotated[
+        int,
+        typer.Option(
+            parser=span(most="60s"),
+            metavar="SPAN",
+            help="Wait so long for the first: 500ms, 5s; at most 60s.",
+        ),
+    ] = 0,
     visibility: Annotated[
-        str | None, typer.Option(help="Hold them so long; the queue's visibility if not given.")
+        int | None,
+        typer.Option(
+            parser=span(*VISIBILITY),
+            metavar="SPAN",
+            help="Hold them so long; the queue's visibility if not given.",
+        ),
     ] = None,
     partition: Annotated[
         list[str] | None, typer.Option(help="Only of this partition; repeatable.")
@@ -35,14 +47,14 @@ def lease(
             queue,
             group,
             max=count,
-            wait_ms=span_ms(wait) or 0,
-            visibility_ms=span_ms(visibility),
+            wait_ms=wait,
+            visibility_ms=visibility,
             partitions=partition or None,
             consumer="spillway lease",
         )
         if session.json_:
             print_json_lines(message.wire for message in messages)
-        else:
+        elif messages:
             headings = ("PARTITION", "VERSION", "ATTEMPT", "KEY", "PAYLOAD", "RECEIPT")
             # A receipt is there to be copied: it stands last, and whole.
             rows = [

@@ -75,6 +75,18 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f}s" if seconds >= 10 else f"{seconds:.1f}s"
 
 
+def short(count: float) -> str:
+    """A number in at most four characters, rounded down: 950, 1.2k, 25k, 3.4M."""
+    value, unit = int(count), ""
+    for larger in ("k", "M", "G", "T"):
+        if value < 1000:
+            break
+        value, rest, unit = value // 1000, value % 1000, larger
+    if not unit:
+        return str(value)
+    return f"{value}.{rest // 100}{unit}" if value < 10 else f"{value}{unit}"
+
+
 def size(count: int) -> str:
     """Bytes as people read them."""
     value = float(count)

@@ -32,9 +32,10 @@ Form = Literal["auto", "json", "text"]
 @with_session
 def push(
     session: Session,
-    queue: Annotated[str, typer.Argument(help="The queue; made on first push.")],
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue; made on first push.")],
     payload: Annotated[
-        list[str] | None, typer.Argument(help="Payloads; none: lines from --file or stdin.")
+        list[str] | None,
+        typer.Argument(metavar="PAYLOAD", help="Payloads; none: lines from --file or stdin."),
     ] = None,
     *,
     file: Annotated[
@@ -45,7 +46,8 @@ def push(
         Form, typer.Option("--as", help="How to read a payload; auto: JSON, else a text.")
     ] = "auto",
     key: Annotated[
-        str | None, typer.Option("--key", "-k", help="Keeps its messages in order.")
+        str | None,
+        typer.Option("--key", "-k", help="Chooses the partition, always the same one."),
     ] = None,
     partition: Annotated[str | None, typer.Option(help="The partition, instead of a key.")] = None,
     header: Annotated[
@@ -54,7 +56,7 @@ def push(
     transaction_id: Annotated[
         str | None, typer.Option(help="For one payload: makes a repetition a duplicate.")
     ] = None,
-    priority: Annotated[int, typer.Option(min=1, max=4, help="1 goes first.")] = 2,
+    priority: Annotated[int, typer.Option(min=1, max=4, help="Only 2 is taken for now.")] = 2,
     delay: Annotated[str | None, typer.Option(help="Not before: 500ms, 5s, 2m, 1h, 1d.")] = None,
     ttl: Annotated[str | None, typer.Option(help="Not after: 500ms, 5s, 2m, 1h, 1d.")] = None,
     trace_id: Annotated[str | None, typer.Option(help="Travels with the message.")] = None,
@@ -101,7 +103,7 @@ class _Pushing:
         self._queue = queue
         self._form = form
         self._as_json = as_json
-        self._warned = False
+        self._no_json_count = 0
         self._hints: set[str] = set()
         self.count: Counter[str] = Counter()
 
@@ -120,8 +122,10 @@ class _Pushing:
     def _no_json(self, text: str, why: str) -> str:
         if self._form == "json":
             raise typer.BadParameter(f"not JSON: {text[:80]!r} ({why})") from None
-        if text.lstrip()[:1] in LOOKS_LIKE_JSON and not self._warned:
-            self._warned = True
+        if text.lstrip()[:1] not in LOOKS_LIKE_JSON:
+            return text
+        self._no_json_count += 1
+        if self._no_json_count == 1:
             say(f"pushed as a text, for it is not JSON: {text[:80]!r} ({why})")
             say("  hint: --as json refuses such payloads, --as text says that they are meant so")
         return text
@@ -159,6 +163,8 @@ class _Pushing:
         kinds = ("stored", "duplicate", "buffered", UNWRITTEN, "failed")
         parts = [f"{self.count[kind]} {kind}" for kind in kinds if self.count[kind]]
         say(f"{self._queue}: {', '.join(parts) or 'nothing to push'}")
+        if self._no_json_count > 1:
+            say(f"{self._no_json_count} of them as texts, for they are not JSON")
 
 
 # ---------------------------------------------------------------- reading

@@ -1,17 +1,18 @@
 """`spillway queue`: queues and their consumer groups."""
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 import typer
 
-from spillway.cli.outcome import say
+from spillway.cli.outcome import counted, say
 from spillway.cli.output import age, print_facts, print_json, print_json_lines, print_table
 from spillway.cli.selection import report, require, with_selection
 from spillway.cli.session import Session, with_session
 from spillway.cli.signature import Options, expanded
-from spillway.cli.span import moment, span_ms
+from spillway.cli.span import VISIBILITY, moment, span
 from spillway.cli.spinner import spinning
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Queues and their consumer groups.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
-Group = Annotated[str, typer.Argument(help="The consumer group.")]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
 OneGroup = Annotated[str | None, typer.Option("--group", "-g", help="Only this group.")]
 Reason = Annotated[str | None, typer.Option(help="Why, for the audit.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Yes, really.")]
@@ -31,35 +32,51 @@ Yes = Annotated[bool, typer.Option("--yes", help="Yes, really.")]
 COUNTS = ("ready", "deferred", "leased", "blocked", "parked", "dropped", "settled")
 
 
-def _option(kind: Any, text: str, name: str | None = None) -> tuple[Any, Any]:  # noqa: ANN401
-    info = typer.Option(
-        *([name] if name else []), help=text, rich_help_panel="Options of the queue"
-    )
+def _option(kind: Any, text: str, **limits: Any) -> tuple[Any, Any]:  # noqa: ANN401
+    info = typer.Option(help=text, rich_help_panel="Options of the queue", **limits)
     return Annotated[kind, info], None
 
 
+def _span(name: str, text: str, *bounds: str) -> tuple[Any, Any]:
+    info = typer.Option(
+        name,
+        help=text,
+        rich_help_panel="Options of the queue",
+        parser=span(*bounds),
+        metavar="SPAN",
+    )
+    return Annotated[int | None, info], None
+
+
 OPTIONS: Options = {
-    "partitions": _option(int | None, "Hashed partitions for keys; may only grow."),
-    "order": _option(Literal["none", "key", "partition"] | None, "What keeps its order."),
-    "max_attempts": _option(int | None, "Deliveries before giving up."),
+    "partitions": _option(
+        int | None, "Hashed partitions for keys; may only grow.", min=1, max=1024
+    ),
+    "order": _option(
+        Literal["none", "partition"] | None, "partition: one lease at a time in a partition."
+    ),
+    "max_attempts": _option(int | None, "Deliveries before giving up.", min=1, max=1000),
     "on_exhausted": _option(Literal["park", "block", "drop"] | None, "What giving up means."),
-    "visibility_ms": _option(str | None, "How long a lease lasts: 30s.", "--visibility"),
-    "backoff_base_ms": _option(str | None, "First wait before a retry: 1s.", "--backoff-base"),
-    "backoff_cap_ms": _option(str | None, "Longest wait before a retry: 5m.", "--backoff-cap"),
-    "max_ack_holes": _option(int | None, "Gaps between acks before new ones wait."),
-    "max_depth": _option(int | None, "Depth of a lane at which pushes are refused; 0: no cap."),
-    "dedupe_window_ms": _option(str | None, "How long ids are remembered: 10m.", "--dedupe-window"),
-    "dedupe_count": _option(int | None, "How many ids are remembered."),
-    "retention_ms": _option(str | None, "How long settled messages stay: 1d.", "--retention"),
-    "in_memory_queue_size": _option(int | None, "Bodies kept warm."),
+    "visibility_ms": _span("--visibility", "How long a lease lasts: 30s.", *VISIBILITY),
+    "backoff_base_ms": _span("--backoff-base", "First wait before a retry: 1s.", "0", "1d"),
+    "backoff_cap_ms": _span("--backoff-cap", "Longest wait before a retry: 5m.", "0", "1d"),
+    "max_ack_holes": _option(
+        int | None, "Gaps between acks before new ones wait.", min=1, max=1_000_000
+    ),
+    "max_depth": _option(
+        int | None,
+        "Depth of each lane (not of the queue) at which pushes are refused; 0: no cap.",
+        min=0,
+    ),
+    "dedupe_window_ms": _span("--dedupe-window", "How long ids are remembered: 10m.", "0", "1d"),
+    "dedupe_count": _option(int | None, "How many ids are remembered.", min=0, max=1_000_000),
+    "retention_ms": _span("--retention", "How long settled messages stay: 1d."),
+    "in_memory_queue_size": _option(int | None, "Bodies kept warm.", min=0, max=1_000_000),
 }
 
 
 def _given(_: typer.Context, given: dict[str, Any]) -> dict[str, Any]:
-    known = {name: value for name, value in given.items() if value is not None}
-    return {
-        name: span_ms(value) if name.endswith("_ms") else value for name, value in known.items()
-    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -141,6 +158,33 @@ def _print_groups(groups: "list[GroupCounts]") -> None:
     print_table(headings, [group_row(group) for group in groups])
 
 
+@app.command("story")
+@with_session
+def story(
+    session: Session,
+    name: Name,
+    partition: Annotated[str, typer.Argument(metavar="PARTITION", help="Its partition.")],
+    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Its version.")],
+    group: OneGroup = None,
+) -> None:
+    """Tell everything that happened to one message. With --json: one JSON document."""
+    with session.client() as client:
+        reply = client.story(name, partition, version, group=group)
+    if session.json_:
+        print_json(reply)
+        return
+    print_facts(msgspec.structs.asdict(reply.message))
+    if not reply.story:
+        say("nothing happened to it, as far back as the control log reaches")
+        return
+    sys.stdout.write("\n")
+    rows = [
+        (one.at, one.group, one.event, ", ".join(f"{k}={v}" for k, v in one.detail.items()))
+        for one in reply.story
+    ]
+    print_table(("AT", "GROUP", "EVENT", "DETAIL"), rows)
+
+
 # ---------------------------------------------------------------- make, change, delete
 
 
@@ -195,7 +239,7 @@ def purge(session: Session, name: Name, selection: "Selected") -> None:
         reply = client.purge(name, what="waiting", **selection)
     if session.json_:
         print_json(reply)
-    report(reply, "messages")
+    report(reply, "message")
 
 
 @app.command("pause")
@@ -206,7 +250,7 @@ def pause(session: Session, name: Name, group: OneGroup = None, reason: Reason =
         reply = client.pause(name, group=group, reason=reason)
     if session.json_:
         print_json(reply)
-    report(reply, "groups")
+    report(reply, "group")
 
 
 @app.command("resume")
@@ -217,7 +261,7 @@ def resume(session: Session, name: Name, group: OneGroup = None, reason: Reason 
         reply = client.resume(name, group=group, reason=reason)
     if session.json_:
         print_json(reply)
-    report(reply, "groups")
+    report(reply, "group")
 
 
 @app.command("group-create")
@@ -237,7 +281,7 @@ def group_create(
         counts = client.create_group(name, group, start=where)
     if session.json_:
         print_json(counts)
-    say(f"group {counts.group} of {name} is there: {counts.ready} messages ready")
+    say(f"group {counts.group} of {name} is there: {counted(counts.ready, 'message')} ready")
 
 
 @app.command("group-delete")

@@ -13,9 +13,12 @@ from spillway.cli.span import moment
 @with_session
 def seek(
     session: Session,
-    queue: Annotated[str, typer.Argument(help="The queue.")],
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")],
     to: Annotated[
-        str, typer.Argument(help="earliest, latest, a time, a span back such as 2h, or a version.")
+        str,
+        typer.Argument(
+            metavar="TO", help="earliest, latest, a time, a span back such as 2h, or a version."
+        ),
     ],
     *,
     group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")] = "default",
@@ -35,7 +38,7 @@ def seek(
         reply = client.seek(queue, target, group=group, partition=partition, reason=reason)
     if session.json_:
         print_json(reply)
-    report(reply, "lanes moved")
+    report(reply, "lane", " moved")
 
 
 def _target(to: str) -> str | int:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from spillway.cli.outcome import say
+from spillway.cli.outcome import counted, say
 from spillway.cli.signature import Options, expanded
 from spillway.cli.span import moment
 from spillway.core.errors import SelectionRequiredError
@@ -70,8 +70,8 @@ def require(selection: "Selected", *, named: object = None) -> None:
     raise SelectionRequiredError(hint="name messages, give a filter, or say --all")
 
 
-def report(reply: "VerbReply", noun: str) -> None:
+def report(reply: "VerbReply", noun: str, did: str = "") -> None:
     """What a verb did, on stderr."""
     would = " (dry run: nothing changed)" if reply.dry_run else ""
-    rest = f", {reply.remaining} remain" if reply.remaining else ""
-    say(f"{reply.verb}: {reply.affected} {noun}{rest}{would}")
+    rest = f", {counted(reply.remaining, noun)} left" if reply.remaining else ""
+    say(f"{reply.verb}: {counted(reply.affected, noun)}{did}{rest}{would}")

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import signal
+import sys
 from collections.abc import Callable
 from math import ceil
 from pathlib import Path
@@ -15,6 +16,7 @@ from spillway.cli.outcome import say
 from spillway.core.errors import DatabaseUnavailableError
 
 if TYPE_CHECKING:
+    from spillway.broker.service import Broker
     from spillway.settings import Settings
 
 COLLECT_EVERY = 50_000
@@ -61,11 +63,15 @@ def serve(
 async def _serve(settings: "Settings") -> None:
     from spillway import wiring  # noqa: PLC0415
     from spillway.api.limits import Limits  # noqa: PLC0415
+    from spillway.api.listener import listen  # noqa: PLC0415
     from spillway.api.server import make_app  # noqa: PLC0415
     from spillway.api.server import serve as serve_http  # noqa: PLC0415
 
     stop = asyncio.Event()
     _on_signals(stop)
+    sockets = listen(settings.host, settings.port)  # a taken port is told before anything starts
+    if settings.database_url is None and sys.stderr.isatty():
+        say(f"starting PostgreSQL in {settings.data} …")
     async with wiring.embedded_postgres(settings) as keeper:
         url = wiring.database_url(settings, keeper)
         broker = wiring.make_broker(url, settings, keeper=keeper)
@@ -79,23 +85,14 @@ async def _serve(settings: "Settings") -> None:
 
         def listening(port: int) -> None:
             broker.ownership.address = f"http://{settings.host}:{port}"
-            say(f"listening on http://{settings.host}:{port}")
-            if not broker.ownership.database_answers:
-                say("warning: PostgreSQL does not answer; pushes go to files until it does")
-                say(f"  hint: {hint_of(DatabaseUnavailableError())}")
-            if settings.host not in {"127.0.0.1", "localhost", "::1"}:
-                say(
-                    "warning: listening beyond this machine"
-                    + ("" if settings.require_api_key else " without API keys")
-                )
+            _tell_start(settings, broker)
 
         try:
             await broker.start()
             stopping = asyncio.get_running_loop().create_task(_stop_waits(stop, broker.drain))
             await serve_http(
                 make_app(broker, limits),
-                settings.host,
-                settings.port,
+                sockets,
                 stop=stop,
                 limits=limits,
                 on_listening=listening,
@@ -108,6 +105,23 @@ async def _serve(settings: "Settings") -> None:
         finally:
             await broker.stop()
             await broker.database.close()
+
+
+def _tell_start(settings: "Settings", broker: "Broker") -> None:
+    ownership = broker.ownership
+    say(f"listening on {ownership.address}")
+    if not ownership.database_answers:
+        error = ownership.trouble or DatabaseUnavailableError()
+        why = " ".join(str(error).split())
+        say(f"warning: {why}; pushes go to files until it does")
+        say(f"  hint: {hint_of(error)}")
+    elif ownership.stands_by:
+        say("standby: another broker holds the shards; it takes over when that one ends")
+    if settings.host not in {"127.0.0.1", "localhost", "::1"}:
+        say(
+            "warning: listening beyond this machine"
+            + ("" if settings.require_api_key else " without API keys")
+        )
 
 
 async def _stop_waits(stop: asyncio.Event, drain: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ import typer
 from spillway.cli.outcome import REFUSED, say
 from spillway.cli.output import print_json_lines
 from spillway.cli.session import Session, with_session
-from spillway.cli.span import span_ms
+from spillway.cli.span import VISIBILITY, span, span_ms
 
 if TYPE_CHECKING:
     from spillway.wire import SettleReply
@@ -62,11 +62,16 @@ def park(
 def extend(
     session: Session,
     receipts: Receipts = None,
-    visibility: Annotated[str, typer.Option(help="Hold them so long from now.")] = "30s",
+    visibility: Annotated[
+        int,
+        typer.Option(
+            parser=span(*VISIBILITY), metavar="SPAN", help="Hold them so long from now: 30s, 2m."
+        ),
+    ] = 30_000,
 ) -> None:
     """Hold them longer. With --json: a JSON line for each receipt."""
     with session.client() as client:
-        reply = client.extend(*_read(receipts), visibility_ms=span_ms(visibility) or 0)
+        reply = client.extend(*_read(receipts), visibility_ms=visibility)
         _report(reply, as_json=session.json_)
 
 

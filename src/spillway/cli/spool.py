@@ -1,5 +1,6 @@
 """`spillway spool`: the pushes that wait in files, and those that could not be replayed."""
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -56,6 +57,8 @@ Folder = Annotated[
     ),
 ]
 
+WITHOUT_BROKER = "`spillway spool list --folder DIR` reads the files themselves"
+
 
 # ---------------------------------------------------------------- status
 
@@ -79,8 +82,13 @@ def status(
     if watch:
         _watch(session, interval)
         return
-    with session.client() as client:
-        now = client.spool()
+    try:
+        with session.client() as client:
+            now = client.spool()
+    except SpillwayError as error:
+        if exit_code(error) == DEPENDENCY_DOWN:
+            error.hint = f"{hint_of(error)}; without a broker: {WITHOUT_BROKER}"
+        raise
     if session.json_:
         print_json(now)
         return
@@ -186,8 +194,13 @@ def list_files(
     headings = ("FILE", "STATE", "STREAM", "EVENTS", "LEFT", "BYTES", "OLDEST")
     print_table(headings, map(_file_row, files))
     if found.more_files:
-        say(f"and more: spillway spool list --limit {limit * 10}")
-    say(f"look inside: spillway spool show {files[0].file}")
+        say(f"and more: spillway spool list --limit {limit * 10}{_where(folder)}")
+    say(f"look inside: spillway spool show {files[0].file}{_where(folder)}")
+
+
+def _where(folder: Path | None) -> str:
+    """What the next command must say too, to look into the same place."""
+    return "" if folder is None else f" --folder {shlex.quote(str(folder))}"
 
 
 def _file_row(file: "SpoolFile") -> tuple[object, ...]:
@@ -223,8 +236,9 @@ def show(
         headings = ("LINE", "QUEUE", "PARTITION", "KEY", "TRANSACTION", "PAYLOAD", "STATE")
         print_table(headings, map(_event_row, events))
         if found.next_line:
-            say(f"and more: spillway spool show {name} --from {found.next_line}")
-        _say_way_back(name, events)
+            more = f"spillway spool show {name} --from {found.next_line}"
+            say(f"and more: {more}{_where(folder)}")
+        _say_way_back(name, events, _where(folder))
 
 
 def _shown(found: Reader, name: str, first: int, limit: int, *, failed: bool) -> "list[SpoolEvent]":
@@ -232,7 +246,9 @@ def _shown(found: Reader, name: str, first: int, limit: int, *, failed: bool) ->
         try:
             return list(found.events(name, "waiting", first, limit))
         except SpoolFileNotFoundError:
+            events = list(found.events(name, "failed", first, limit))
             say("it does not wait; of those that failed:")
+            return events
     return list(found.events(name, "failed", first, limit))
 
 
@@ -254,10 +270,10 @@ def _print_event(one: "SpoolEvent") -> None:
     print_facts(facts)
 
 
-def _say_way_back(name: str, events: "list[SpoolEvent]") -> None:
+def _say_way_back(name: str, events: "list[SpoolEvent]", where: str) -> None:
     bad = next((one for one in events if one.error is not None), None)
     if bad is not None:
-        say(f"why: spillway spool show {name} --failed --line {bad.line}")
+        say(f"why: spillway spool show {name} --failed --line {bad.line}{where}")
         say(f"mend: spillway spool repair {name} --line {bad.line} --event '{{\"queue\": …}}'")
         say(f"again: spillway spool retry {name}")
 
@@ -318,7 +334,7 @@ def repair(
         reply = client.spool_repair(name, line, fields, accept=accept, reason=reason)
     if session.json_:
         print_json(reply)
-    report(reply, "event")
+    say(f"repair: 1 event mended, {counted(reply.remaining, 'failed event')} to retry")
     say(f"try it now: spillway spool retry {name} --line {line}")
 
 
@@ -346,7 +362,7 @@ def retry(
         reply = client.spool_retry(name, line, reason=reason)
     if session.json_:
         print_json(reply)
-    report(reply, "failed events went into the log")
+    report(reply, "failed event", " went into the log")
 
 
 @app.command("discard")
@@ -371,7 +387,7 @@ def discard(
         reply = client.spool_discard(name, line, state=state, dry_run=dry_run, reason=reason)
     if session.json_:
         print_json(reply)
-    report(reply, f"{state} events")
+    report(reply, f"{state} event")
 
 
 # ---------------------------------------------------------------- maintenance

@@ -23,7 +23,7 @@ State = Literal["ready", "deferred", "leased", "settled", "parked", "blocked", "
 @with_session
 def tail(
     session: Session,
-    queue: Annotated[str, typer.Argument(help="The queue.")],
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")],
     *,
     partition: Annotated[str | None, typer.Option(help="Only this partition.")] = None,
     from_version: Annotated[

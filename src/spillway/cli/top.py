@@ -13,14 +13,15 @@ import typer
 from spillway.cli.frames import Line, Look, lines
 from spillway.cli.interrupt import polite
 from spillway.cli.outcome import say
-from spillway.cli.output import age, duration, print_json, shown
+from spillway.cli.output import age, duration, print_json, short, shown
 from spillway.cli.queue import every_queue
 from spillway.cli.session import Session, with_session
 from spillway.cli.spooltroubles import glance
 from spillway.core.errors import SpillwayError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
     from spillway.client.sync_client import Client
     from spillway.wire import HealthReply
@@ -37,6 +38,15 @@ HEADINGS = (
     "done/s",
     "oldest",
 )
+NAMES = (0, 1)
+KEPT = (*NAMES, HEADINGS.index("ready"))
+"""Columns that stay, whatever is in them."""
+NOTHING = ("0", "-")
+TABLE_FRAME = 4
+"""Lines of the table beside its rows."""
+UNBOUNDED = 10_000
+
+Cell = tuple[str, str]  # text, style
 
 
 @with_session
@@ -81,7 +91,8 @@ def _print_once(client: "Client", before: Look, *, as_json: bool) -> None:
     from rich.console import Console  # noqa: PLC0415
 
     width = None if sys.stdout.isatty() else 160
-    Console(width=width, highlight=False).print(_table(frame))
+    console = Console(width=width, highlight=False)
+    console.print(_table(frame, console))
 
 
 def _watch(client: "Client", interval: float, stopped: Callable[[], bool]) -> None:
@@ -96,7 +107,7 @@ def _watch(client: "Client", interval: float, stopped: Callable[[], bool]) -> No
                 health = client.health()
                 look = _look(client) if health.database == "connected" else None
                 frame = [] if look is None else lines(look, before)
-                live.update(_screen(client.origin.url, health, frame), refresh=True)
+                live.update(_screen(console, client.origin.url, health, frame), refresh=True)
                 before = look or before
             except SpillwayError as error:
                 live.update(f"{error.message}\n{error.hint}", refresh=True)
@@ -104,7 +115,9 @@ def _watch(client: "Client", interval: float, stopped: Callable[[], bool]) -> No
                 return
 
 
-def _screen(url: str, health: "HealthReply", frame: list[Line]) -> "RenderableType":
+def _screen(
+    console: "Console", url: str, health: "HealthReply", frame: list[Line]
+) -> "RenderableType":
     from rich.console import Group  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -114,42 +127,64 @@ def _screen(url: str, health: "HealthReply", frame: list[Line]) -> "RenderableTy
         f"database {health.database}  shards {health.shards_owned}/{health.shards_total}  "
         f"up {duration(health.uptime_s)}"
     )
-    note = _spool_note(health)
-    spool = [] if note is None else [Text(note, style="bold yellow")]
-    return Group(Text(head, style=style), *spool, _table(frame), Text("q leaves", style="dim"))
+    above = [Text(head, style=style, no_wrap=True, overflow="ellipsis")]
+    if note := _spool_note(health):
+        above.append(Text(note, style="bold yellow", no_wrap=True, overflow="ellipsis"))
+    room = max(console.height - len(above) - TABLE_FRAME - 1, 1)
+    hidden = len(frame) - room
+    foot = "q leaves" if hidden <= 0 else f"+ {hidden} more   q leaves"
+    return Group(*above, _table(frame[:room], console), Text(foot, style="dim"))
 
 
-def _table(frame: list[Line]) -> "RenderableType":
+def _table(frame: list[Line], console: "Console") -> "Table":
+    """With all columns and whole numbers where there is room; else without what is all zero."""
+    from rich.measure import Measurement  # noqa: PLC0415
+
+    rows = [_cells(line) for line in frame]
+    table = _columns(rows, list(range(len(HEADINGS))))
+    boundless = console.options.update(width=UNBOUNDED)
+    if Measurement.get(console, boundless, table).maximum <= console.width:
+        return table
+    rows = [_cells(line, number=short) for line in frame]
+    tells = [any(row[at][0] not in NOTHING for row in rows) for at in range(len(HEADINGS))]
+    return _columns(rows, [at for at, tell in enumerate(tells) if tell or at in KEPT])
+
+
+def _columns(rows: list[list[Cell]], kept: list[int]) -> "Table":
+    """Names give way when it is narrow, numbers never do."""
     from rich import box  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for at, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="left" if at < 2 else "right", no_wrap=True)
-    for line in frame:
-        table.add_row(*[Text(text, style=style) for text, style in _cells(line)])
+    for at in kept:
+        is_name = at in NAMES
+        heading = Text(HEADINGS[at], no_wrap=True, overflow="ellipsis")
+        table.add_column(heading, justify="left" if is_name else "right", no_wrap=not is_name)
+    for row in rows:
+        cells = (row[at] for at in kept)
+        table.add_row(
+            *[Text(text, style=style, no_wrap=True, overflow="ellipsis") for text, style in cells]
+        )
     return table
 
 
-def _cells(line: Line) -> list[tuple[str, str]]:
+def _cells(line: Line, number: Callable[[float], str] = "{:,.0f}".format) -> list[Cell]:
     name = shown(line.queue) + (" (paused)" if line.paused else "")
+    rates = [line.in_per_s, line.out_per_s]
+    pushed, done = ["-" if rate is None else number(rate) for rate in rates]
     return [
         (name, "bold"),
         (shown(line.group), ""),
-        (f"{line.ready:,}", ""),
-        (f"{line.leased:,}", ""),
-        (f"{line.deferred:,}", ""),
-        (f"{line.blocked:,}", "bold red" if line.blocked else "dim"),
-        (f"{line.dead:,}", "yellow" if line.dead else "dim"),
-        (_rate(line.in_per_s), "cyan"),
-        (_rate(line.out_per_s), "green"),
+        (number(line.ready), ""),
+        (number(line.leased), ""),
+        (number(line.deferred), ""),
+        (number(line.blocked), "bold red" if line.blocked else "dim"),
+        (number(line.dead), "yellow" if line.dead else "dim"),
+        (pushed, "cyan"),
+        (done, "green"),
         (age(line.oldest_ready_at), ""),
     ]
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
 
 
 @contextmanager

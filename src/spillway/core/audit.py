@@ -40,6 +40,8 @@ class Audit:
     lanes: int = 0
     groups: int = 0
     messages: int = 0
+    ungrouped: int = 0
+    """Of lanes that no group reads: they have no state, so no total counts them."""
     totals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
     differences: list[Difference] = field(default_factory=list)
     left_out: int = 0

@@ -46,7 +46,7 @@ class InvalidItemError(BadRequestError):
     """The item breaks a rule or a limit."""
 
     code = "invalid_item"
-    hint = "mend the item; the others of the request were handled"
+    hint = "mend the item and push it again; each item of a request is judged for itself"
 
 
 class InvalidNameError(BadRequestError):

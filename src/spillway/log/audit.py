@@ -88,8 +88,11 @@ class LaneFacts:
         audit.lanes += 1
         audit.messages += self.census.lane.tail
         audit.note(self.row.place(""), [*self.findings, *self.census.findings, *self._unowned()])
+        judged = audit.groups
         for name, facts in sorted(self.groups.items()):
             self._judge_group(audit, name, facts, now_ms)
+        if audit.groups == judged:
+            audit.ungrouped += self.census.lane.tail
 
     def _unowned(self) -> Iterator[Finding]:
         if self.row.commit_seq is None or self.row.epoch is None:

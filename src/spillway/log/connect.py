@@ -30,6 +30,7 @@ LIVENESS: Mapping[str, int] = {
 # transactions, and a server that became a standby.
 TRANSIENT = ("08", "53", "57", "58", "40001", "40P01", "25006")
 GONE = ("08", "57P")  # no connection, the server stops or starts
+UNKNOWN_NAME = "PostgreSQL runs, but has no such database or role: make it, or mend the URL"
 DISK_FULL = "53100"
 FORBIDDEN = ("42501", "28")
 UNMIGRATED = ("3F000", "42P01", "42703")  # no such schema, table, column
@@ -87,12 +88,13 @@ def _params(database_url: str, application_name: str) -> dict[str, str | int]:
     return {
         **LIVENESS,
         "application_name": application_name,
-        **_parse(database_url),
+        **parse(database_url),
         "client_encoding": "UTF8",
     }
 
 
-def _parse(database_url: str) -> dict[str, str]:
+def parse(database_url: str) -> dict[str, str]:
+    """What a URL names; a SettingsError if it is none."""
     try:
         parsed = conninfo_to_dict(database_url)
     except psycopg.Error:
@@ -106,7 +108,7 @@ def _parse(database_url: str) -> dict[str, str]:
 
 def place(database_url: str) -> str:
     """Where a URL points to, in words without a password."""
-    params = _parse(database_url)
+    params = parse(database_url)
     host = params.get("host") or params.get("hostaddr") or "the local socket"
     port = "" if host.startswith("/") else f":{params.get('port', '5432')}"
     return f"{host}{port}, database {params.get('dbname') or params.get('user') or 'of the user'}"
@@ -137,7 +139,8 @@ def classify(exc: BaseException, database_url: str | None = None) -> SpillwayErr
             hint="make room on the disk of PostgreSQL's data; then it goes on by itself",
         )
     elif state.startswith(TRANSIENT) if state else isinstance(exc, CUT_OFF):
-        error = DatabaseUnavailableError(f"PostgreSQL{where} does not answer: {reason}")
+        hint = UNKNOWN_NAME if "does not exist" in reason else None
+        error = DatabaseUnavailableError(f"PostgreSQL{where} does not answer: {reason}", hint=hint)
     elif state and state.startswith(FORBIDDEN):
         error = DatabasePermissionError(f"PostgreSQL{where} refuses: {reason}")
     else:

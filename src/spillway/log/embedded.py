@@ -42,6 +42,7 @@ LOG_TAIL_LINES = 12
 SOCKET_DIR_BYTES_MAX = 89
 
 MAJOR_VERSION = "18"
+OTHER_FOLDER = "choose a data folder that can be written: --data DIR (SPILLWAY_DATA)"
 UNFINISHED = "postgres.new-"
 DATABASE = "spillway"
 ROLE = "spillway"
@@ -175,7 +176,8 @@ class EmbeddedPostgres:
                 self._lock.release()
             if isinstance(error, OSError):
                 raise EmbeddedPostgresError(
-                    f"cannot prepare {self.data_dir}: {error}", hint=_hint(str(error))
+                    f"cannot prepare {self.data_dir}: {_reason(error, self.data_dir)}",
+                    hint=_hint(str(error)) or OTHER_FOLDER,
                 ) from error
             raise
 
@@ -474,6 +476,14 @@ def _url(socket_dir: str, database: str) -> str:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+
+
+def _reason(error: OSError, folder: Path) -> str:
+    """Without the number, and in plain words where a file has the name of a folder."""
+    in_the_way = next((path for path in (folder, *folder.parents) if path.is_file()), None)
+    if isinstance(error, FileExistsError | NotADirectoryError) and in_the_way is not None:
+        return f"{in_the_way} is a file, not a folder"
+    return error.strerror or str(error)
 
 
 def _hint(text: str) -> str | None:

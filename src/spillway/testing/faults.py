@@ -16,7 +16,7 @@ from functools import partial
 from unittest.mock import patch
 
 from spillway import wiring
-from spillway.cli.main import app
+from spillway.cli.root import app
 from spillway.spool.faultpoints import POINTS, Point
 
 

@@ -72,7 +72,11 @@ class AuditDifference(Reply):
 
 
 class AuditReply(Reply):
-    """The conservation law, checked from the log itself."""
+    """The conservation law, checked from the log itself.
+
+    `totals`: the states of the messages, for each group that reads them. `ungrouped` of the
+    `messages` are in queues that no group reads, and so in no total.
+    """
 
     balanced: bool
     lanes: int
@@ -80,3 +84,4 @@ class AuditReply(Reply):
     messages: int
     totals: dict[str, int]
     differences: list[AuditDifference]
+    ungrouped: int = 0

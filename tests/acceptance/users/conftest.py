@@ -21,7 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spillway import Client
-from spillway.cli.main import app
+from spillway.cli.root import app
 
 SPILLWAY = Path(sys.executable).with_name("spillway")
 START_S = 60.0

@@ -16,7 +16,7 @@ LINE = {
     "queue", "group", "ready", "leased", "deferred", "blocked", "dead", "in_per_s", "out_per_s",
     "oldest_ready_at", "paused",
 }  # fmt: skip
-AUDIT = {"balanced", "lanes", "groups", "messages", "totals", "differences"}
+AUDIT = {"balanced", "lanes", "groups", "messages", "totals", "differences", "ungrouped"}
 
 
 @pytest.fixture
@@ -42,6 +42,7 @@ def test_doctor_of_a_well_broker(own):
     well = cli("doctor")
     assert [row.split()[:2] for row in well.out.splitlines()] == [
         ["OK", "broker"], ["OK", "database"], ["OK", "shards"], ["OK", "queues"], ["OK", "spool"],
+        ["OK", "disk"],
     ]  # fmt: skip
     assert "1 queue\n" in well.out
     assert well.err == "all is well\n"
@@ -152,6 +153,19 @@ def test_audit_of_a_stopped_broker_starts_its_database(stand, terminal_of):
     assert broker.stop() == 0
     assert cli("audit --json --data", str(broker.data)).json["messages"] == 3
     assert not (broker.data / "postgres/postmaster.pid").exists()
+
+
+def test_audit_counts_what_no_group_reads(own):
+    """Messages of a queue without a group are in no state; the figures add up all the same."""
+    cli, _ = own
+    cli("push lonely 1 2")
+    books = cli("audit --json").json
+    assert (books["messages"], books["ungrouped"], sum(books["totals"].values())) == (2, 2, 0)
+    cli("lease lonely")
+    books = cli("audit --json").json
+    assert (books["messages"], books["ungrouped"], sum(books["totals"].values())) == (2, 0, 2)
+    cli("lease lonely -g second")
+    assert "a message counts once for each group" in cli("audit").err
 
 
 def test_audit_finds_planted_damage(own):

@@ -1,8 +1,10 @@
 """The first minute: what a stranger gets wrong, and what the command line makes of it."""
 
+import re
 import subprocess
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -23,7 +25,7 @@ NOWHERE = "http://127.0.0.1:1"
         ("--url ftp://x queue list", "'ftp://x' is not http://HOST:PORT"),
         ("--url http://x:99999 queue list", "port"),
         ("--org 'a b' queue list", "'a b' is no name"),
-        ("queue create x --partitions 0", ">= 1"),
+        ("queue create x --partitions 0", "greater than or equal to 1"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(cli, line, told):
@@ -118,7 +120,8 @@ def test_a_broker_that_finds_no_database_asks_for_it(cli):
     starting.communicate(timeout=30)
     assert starting.returncode == 0
     assert "listening on" in said
-    assert "PostgreSQL does not answer; pushes go to files" in said
+    assert "PostgreSQL at 127.0.0.1:1, database x does not answer" in said
+    assert "pushes go to files" in said
     assert "is PostgreSQL running" in said
 
 
@@ -130,6 +133,66 @@ def test_a_taken_port_is_told(cli, broker):
     assert broker.port in said
     assert "choose another --port" in said
     assert "Traceback" not in said
+
+
+def test_a_taken_port_is_told_before_anything_is_made(cli, broker, tmp_path):
+    """No PostgreSQL is started for a broker that cannot listen."""
+    starting = cli.spawn("serve --port", broker.port, "--data", str(tmp_path / "fresh"))
+    starting.communicate(timeout=30)
+    assert starting.returncode == 2
+    assert not (tmp_path / "fresh").exists()
+
+
+def test_a_url_that_is_none_is_told_before_anything_waits(cli):
+    """Not as a database that is away."""
+    starting = cli.spawn("serve --port 0 --database-url nonsense")
+    _, said = starting.communicate(timeout=30)
+    assert starting.returncode == 2
+    assert "file buffer" not in said
+
+
+def test_a_data_folder_that_is_a_file_is_told(cli, tmp_path):
+    """In plain words, with what to do, though there is no log of PostgreSQL yet."""
+    (tmp_path / "file").touch()
+    starting = cli.spawn("serve --port 0 --data", str(tmp_path / "file"))
+    _, said = starting.communicate(timeout=30)
+    assert f"{tmp_path / 'file'} is a file, not a folder" in said
+    assert "choose a data folder" in said
+
+
+def test_a_database_that_does_not_exist_is_told(cli, database_url):
+    """PostgreSQL's own reason, not the question whether it runs."""
+    url = make_conninfo(database_url, dbname="nodb")
+    starting = cli.spawn("serve --port 0 --database-url", url)
+    said = ""
+    while "hint:" not in said and (heard := starting.stderr.readline()):
+        said += heard
+    starting.terminate()
+    starting.communicate(timeout=30)
+    assert "warning: " in said
+    assert 'database "nodb" does not exist; pushes go to files' in said
+    assert "has no such database or role" in said
+
+
+def test_a_second_broker_says_that_it_stands_by(cli, broker, terminal_of):
+    """At its start, and to whoever asks the doctor: that is how it is meant."""
+    starting = cli.spawn("serve --port 0 --database-url", broker.database_url)
+    said = ""
+    while "standby:" not in said and (heard := starting.stderr.readline()):
+        said += heard
+    url = re.search(r"listening on (\S+)", said)[1]
+    told = terminal_of(url)("doctor")
+    starting.terminate()
+    starting.communicate(timeout=30)
+    assert f"standby: another broker ({broker.url}) holds them" in told.out
+    assert "FAIL" not in told.out
+
+
+def test_a_name_of_a_partition_says_what_is_wrong(cli, queue):
+    """Its length, or what it has; and the rule of partitions, not of queues."""
+    said = cli("push --partition", "x" * 300, queue, "1", exits=1).err
+    assert "has 300 bytes" in said
+    assert "1 to 256 bytes" in said
 
 
 def test_plain_curl_is_told_about_its_content_type(broker):

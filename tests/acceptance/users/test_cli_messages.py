@@ -89,6 +89,13 @@ def test_what_looks_like_json_but_is_not_is_said(cli, queue, text):
     assert "not JSON" in cli("push --as json", queue, text, exits=2).err
 
 
+def test_all_that_only_look_like_json_are_counted(cli, queue):
+    """One is shown, the number of all is told."""
+    said = cli("push", queue, '{"a":1', '{"b":NaN}', "[1,", "2").err
+    assert said.count("it is not JSON") == 1
+    assert "3 of them as texts" in said
+
+
 @pytest.mark.parametrize("text", ["NaN", "1e999", "-Infinity"])
 def test_what_json_does_not_know_stays_a_text(cli, queue, text):
     """A NaN does not turn into null."""

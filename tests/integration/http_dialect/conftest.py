@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 
 from spillway.api.limits import Limits
+from spillway.api.listener import listen
 from spillway.api.server import make_app, serve
 from spillway.broker.service import Broker
 from spillway.log.embedded import EmbeddedPostgres
@@ -153,7 +154,7 @@ async def opened(
     async with running_broker(database_url, settings) as broker, asyncio.TaskGroup() as group:
         app = make_app(broker, limits)
         group.create_task(
-            serve(app, "127.0.0.1", 0, stop=stop, on_listening=port.set_result, grace_s=1)
+            serve(app, listen("127.0.0.1", 0), stop=stop, on_listening=port.set_result, grace_s=1)
         )
         url = f"http://127.0.0.1:{await port}"
         try:

@@ -185,6 +185,15 @@ async def test_purge_settles_what_waits_or_deletes_the_dead(site, queue, verb):
     assert await site.refused("POST", path, {"what": "all", "all": True}) == (400, "bad_request")
 
 
+async def test_seek_beyond_the_end_is_refused(site, queue, verb):
+    """A typing error must not skip everything; the end itself may be named."""
+    await site.push(queue, *range(3))
+    path, to = f"/v1/queues/{queue}/seek", {"to": 99_999, "partition": "Default"}
+    assert await site.refused("POST", path, to) == (400, "bad_request")
+    assert len(await site.lease(queue, max=9)) == 3
+    assert await verb("seek", to=4, partition="Default") == (1, 0)
+
+
 async def test_seek_moves_a_group_back_and_forth(site, queue, verb):
     """earliest, latest, a version, a time; a version is meant for one partition."""
     await site.push(queue, *range(4))

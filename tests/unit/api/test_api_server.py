@@ -24,8 +24,7 @@ async def serving(broker, grace_s=5, **more):
     limits = Limits(request_bytes_max=100_000, **more)
     serving = serve(
         make_app(broker, limits),
-        "127.0.0.1",
-        0,
+        listen("127.0.0.1", 0),
         stop=stop,
         limits=limits,
         on_listening=port.set_result,

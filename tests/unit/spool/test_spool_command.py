@@ -291,7 +291,7 @@ def test_a_retry_is_of_all_of_a_file_or_of_a_line(run):
     for words, body in (("", {}), ("f", {"file": "f"}), ("f --line 2", {"file": "f", "line": 2})):
         result = run(f"spool retry {words}", verb)
         assert result.sent[0].body == body
-    assert "2 failed events went into the log, 1 remain" in result.stderr
+    assert "2 failed events went into the log, 1 failed event left" in result.stderr
 
 
 def test_a_hold_says_how_it_ends(run, spool_status):
@@ -346,6 +346,25 @@ def test_a_folder_is_read_without_a_broker(run, alone, folder):
     checked = run(["spool", "verify", *words])
     assert checked.exit_code == 0
     assert [one["events"] for one in json.loads(checked.stdout)["files"]] == [2, 1, 1]
+
+
+def test_words_about_a_folder_name_it(run, alone, folder):
+    """What is to be typed next works without a broker too."""
+    listed = run(["spool", "list", "--folder", str(folder)])
+    assert f"--folder {folder}" in listed.stderr
+    name = next(folder.glob("*.buf")).name
+    shown = run(["spool", "show", name, "--failed", "--folder", str(folder)])
+    assert f"--line 1 --folder {folder}" in shown.stderr
+    missing = run(["spool", "show", "nope", "--folder", str(folder)])
+    assert missing.exit_code == 4
+    assert "it does not wait" not in missing.stderr
+
+
+def test_a_status_without_a_broker_tells_of_the_files(run):
+    """They can be read all the same."""
+    result = run("spool status", BrokerUnreachableError("no connection"))
+    assert result.exit_code == 3
+    assert "spillway spool list --folder DIR" in result.stderr
 
 
 def test_damage_in_a_folder_is_exit_code_1(run, alone, folder):
