@@ -211,7 +211,7 @@ async def test_a_mistake_behind_a_commit_does_not_end_the_shard(
         "critical"
     ]
     assert await drained() == {1: "tx-0", 2: "tx-1"}
-    await eventually_async(lambda: broker.health().status == "ok")
+    await eventually_async(lambda: is_well(broker))
     assert (await push(broker, "tx-2"))[0].status == "stored"
 
 

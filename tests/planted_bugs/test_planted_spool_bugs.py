@@ -12,7 +12,7 @@ from spillway.spool.quarantine import Quarantine
 from spillway.spool.spool import Spool
 
 MACHINE = Path(__file__).parents[1] / "property/test_spool_machine.py"
-EXAMPLES = 100
+EXAMPLES = 400
 BUGS = {}
 
 
@@ -94,12 +94,12 @@ def leave_the_bytes_of_a_shorter_file(patch):
 def finish_twice(patch):
     """An event that is done is done again."""
 
-    def finish(self, index):
-        honest(self, index)
-        return True
+    def finish_all(self, indexes):
+        honest(self, indexes)
+        return len(indexes)
 
-    honest = BufferFile.finish
-    patch.setattr(BufferFile, "finish", finish)
+    honest = BufferFile.finish_all
+    patch.setattr(BufferFile, "finish_all", finish_all)
 
 
 @bug
