@@ -242,7 +242,7 @@ def test_an_unreachable_database_is_said_without_its_password(serve):
     assert served.wait(30) == 0
     talk = served.talk()
     assert "127.0.0.1:1" in talk
-    assert "warning: PostgreSQL does not answer" in talk
+    assert "warning: PostgreSQL at 127.0.0.1:1, database orders does not answer" in talk
     assert "hint: is PostgreSQL running" in talk
     assert "s3cr3t" not in talk
     assert "Traceback" not in talk

@@ -1,7 +1,7 @@
 """Which messages a lease may take, for each `order` of a queue.
 
 `none`: whatever is due, lowest version first. `partition`: one lease at a time, and a retry or a
-block holds everything behind it. (`key` joins with the partitions work; this table is its seam.)
+block holds everything behind it. (`key` is not there yet; this table is its seam.)
 """
 
 from collections.abc import Callable
