@@ -342,25 +342,20 @@ async def _marks_aside(spool: Spool, file: BufferFile) -> set[Mark]:
 
 
 async def _windows(file: BufferFile, size: Callable[[], int]) -> AsyncGenerator[list[bytes]]:
-    """The lines of a file, some at a time; the next ones are read while these are worked on."""
-    loop = asyncio.get_running_loop()
+    """The lines of a file, some at a time.
 
-    def read_on(offset: int) -> asyncio.Future[tuple[list[bytes], int]]:
-        return loop.run_in_executor(None, disk.read_window, file.path, offset, size())
-
-    ahead = read_on(0)
-    try:
-        while True:
-            try:
-                texts, offset = await ahead
-            except OSError as error:
-                raise _UnreadableError(str(error)) from error
-            if not texts:
-                return
-            ahead = read_on(offset)
-            yield texts
-    finally:
-        ahead.cancel()
+    Not read ahead: a thread beside the loop cost it more, in turns of the interpreter's lock, than
+    the wait for a read that is in the page cache.
+    """
+    offset = 0
+    while True:
+        try:
+            texts, offset = await asyncio.to_thread(disk.read_window, file.path, offset, size())
+        except OSError as error:
+            raise _UnreadableError(str(error)) from error
+        if not texts:
+            return
+        yield texts
 
 
 def _read(file: BufferFile, texts: list[bytes], at: int, aside: Container[int | bytes]) -> Window:
