@@ -12,13 +12,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from spillway.api.asgi import HUNG_UP
 from spillway.api.limits import Limits
+from spillway.api.response import detail_of
 from spillway.core.errors import (
     BadRequestError,
     BodyTimeoutError,
     OverloadedError,
     SpillwayError,
 )
-from spillway.wire import ErrorDetail, ErrorReply
+from spillway.wire import ErrorReply
 
 HEAD_BYTES_MAX = 64 * 1024
 GO_ON = b"HTTP/1.1 100 "
@@ -147,8 +148,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, error: SpillwayError) -> None:
         if self.transport.is_closing():
             return
-        detail = ErrorDetail(code=error.code, message=error.message, hint=error.hint)
-        body = msgspec.json.encode(ErrorReply(error=detail))
+        body = msgspec.json.encode(ErrorReply(error=detail_of(error)))
         self.transport.write(
             b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\nconnection: close\r\n\r\n%b"

@@ -59,10 +59,6 @@ class BufferFile:
         """Whether the event at this place needs no replay any more."""
         return self.done is not None and self.done[index] == 1
 
-    def finish(self, index: int) -> bool:
-        """The event at this place is in the log or set aside. False: it was so already."""
-        return self.finish_all([index]) == 1
-
     def finish_all(self, indexes: Sequence[int]) -> int:
         """Events at these places, which ascend, are in the log or set aside; how many were not."""
         if not indexes:
@@ -256,8 +252,7 @@ def describe(path: Path) -> BufferFile:
     """What can be told of a complete file by counting its lines."""
     lines, blank = survey(path)
     file = BufferFile(path, lines, path.stat().st_size, oldest_ms(path))
-    for index in blank:
-        file.finish(index)
+    file.finish_all(blank)
     file.kept = file.left
     return file
 

@@ -424,7 +424,7 @@ def test_an_event_is_finished_once(tmp_path):
     """Twice does not count twice."""
     file = BufferFile(tmp_path / "any.buf", 3, 10, 0)
     assert not file.is_done(1)
-    assert (file.finish(1), file.finish(1), file.left) == (True, False, 2)
+    assert (file.finish_all([1]), file.finish_all([1]), file.left) == (1, 0, 2)
     assert [file.is_done(index) for index in range(3)] == [False, True, False]
 
 

@@ -53,7 +53,7 @@ def test_what_a_broker_knows_need_not_be_counted(tmp_path, leave):
     """And only the broker knows what is done."""
     name = leave(1, 2, 3)
     known = BufferFile(tmp_path / name, 3, 99, 0)
-    known.finish(1)
+    known.finish_all([1])
     pages = SpoolPages(tmp_path, lambda: {name: known})
     [file] = pages.files("waiting", after=None, limit=1).files
     assert (file.events, file.left, file.bytes, file.oldest_at[:4]) == (3, 2, 99, "1970")
