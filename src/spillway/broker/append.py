@@ -7,7 +7,7 @@ everybody must not stand still for them.
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate, repeat
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from spillway.broker.draft import Draft
 from spillway.broker.facts import LaneFacts
@@ -25,6 +25,12 @@ from spillway.spool.event import Address
 from spillway.wire import ErrorDetail, PushItem, PushResult
 
 T = TypeVar("T")
+
+
+class Results(Protocol):
+    """Where the result of each item goes, by its index."""
+
+    def __setitem__(self, index: int, result: PushResult, /) -> None: ...
 
 
 def error_detail(error: SpillwayError) -> ErrorDetail:
@@ -119,7 +125,7 @@ class Arrivals:
                 index=index, status="buffered", partition=partition, transaction_id=transaction_id
             )
 
-    def stored(self, results: list[PushResult | None], first: int) -> None:
+    def stored(self, results: Results, first: int) -> None:
         """All of them got their versions, from this one on."""
         partition = self.address.partition
         for version, (index, transaction_id) in enumerate(
@@ -156,7 +162,7 @@ def append(
     shard: Shard,
     entry: LaneEntry,
     arrivals: Arrivals,
-    results: list[PushResult | None],
+    results: Results,
     now_ms: int,
 ) -> None:
     """Dedupe, refuse what the queue has no room for, store the rest."""
@@ -188,7 +194,7 @@ def _dedupe(
     draft: Draft,
     entry: LaneEntry,
     arrivals: Arrivals,
-    results: list[PushResult | None],
+    results: Results,
     now_ms: int,
 ) -> tuple[Arrivals, list[int]]:
     """Without the repeats, and the fingerprints of what is left."""
@@ -253,9 +259,7 @@ def _conflict(transaction_id: str, version: int | None) -> TransactionConflictEr
     )
 
 
-def _fit(
-    draft: Draft, entry: LaneEntry, arrivals: Arrivals, results: list[PushResult | None]
-) -> Arrivals:
+def _fit(draft: Draft, entry: LaneEntry, arrivals: Arrivals, results: Results) -> Arrivals:
     """What the queue's max_depth has room for."""
     queue = entry.facts.queue
     limit = queue.options.max_depth

@@ -2,18 +2,17 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Container, Iterable
+from collections.abc import AsyncGenerator, Callable, Container, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby
-from operator import attrgetter
+from functools import partial
 
 import structlog
 
 from spillway.broker.append import error_detail
 from spillway.broker.facts import LaneFacts
-from spillway.broker.handover import Bite, Handover, Refused, Spooled, bites, is_ours
+from spillway.broker.handover import Bite, Handover, Refused, Run, is_ours
 from spillway.core.errors import (
     CommitRefusedError,
     DamagedLineError,
@@ -31,8 +30,8 @@ from spillway.spool.spool import Spool
 
 log = structlog.get_logger(__name__)
 
-UNDER_WAY_MAX = 8
-"""Bites whose commits are not awaited yet."""
+UNDER_WAY_MAX = 8_000
+"""Events whose commits are not awaited yet."""
 POLITE_BYTES = 64 * 1024
 
 
@@ -58,9 +57,10 @@ class Held:
 
 @dataclass(slots=True)
 class Window:
-    """Lines of a file, read together, by what is to become of them."""
+    """Lines of a file that were read together and are no events for the log."""
 
-    found: list[tuple[int, Event]] = field(default_factory=list)
+    end: int
+    """The place of the next line."""
     damaged: list[tuple[int, Address | None, Failed]] = field(default_factory=list)
     aside: list[tuple[int, Address | None]] = field(default_factory=list)
     """A crash came between their way into `failed/` and the end of the file."""
@@ -93,6 +93,7 @@ class Carrier:
         self._pause_share = pause_share
         self._suspects: set[int] = set()
         self._under_way: deque[tuple[BufferFile, Bite]] = deque()
+        self._events_under_way = 0
         self.held: dict[int, Held] = {}
         self.troubles: dict[BufferFile, Trouble] = {}
         """The files of which something cannot go on now, whatever the lanes say."""
@@ -134,9 +135,8 @@ class Carrier:
             source = _Source(file, await self._handover.marks(file.path.stem), aside)
             at = 0
             async with aclosing(_windows(file, self._window_bytes)) as windows:
-                async for texts in windows:
-                    await self._window(source, _read(file, texts, at, aside))
-                    at += len(texts)
+                async for text in windows:
+                    at = await self._window(source, text, at)
         except _UnreadableError as error:
             self._unreadable(file, error)
 
@@ -152,49 +152,57 @@ class Carrier:
         self.troubles[file] = Trouble(SpoolFolderError.code, message, "mend the disk of the spool")
         log.critical("spool_file_unreadable", file=file.name, events=file.left, error=str(error))
 
-    async def _window(self, source: _Source, window: Window) -> None:
-        file = source.file
+    async def _window(self, source: _Source, text: bytes, at: int) -> int:
+        """Lines that begin at this place; returns the place of the next ones."""
+        file, window = source.file, Window(at)
+        events = _read(file, text, source.aside, window)
+        by_lane = await self._handover.sort(events, self._spool.config.max_batch)
         self._spool.finish(file, window.aside)
         await self.set_aside(file, window.damaged)
-        by_lane = await self._handover.sort(window.found)
         await self.refuse(file, by_lane.refused)
-        lanes = [(lane, some) for lane, some in by_lane.lanes.values() if not self._waits(lane)]
-        await self._handover.prepare(lanes)
-        for lane, spooled in lanes:
-            await self._lane(source, lane, spooled)
+        waiting = [
+            runs for runs in by_lane.lanes.values() if runs and not self._waits(runs[0].lane)
+        ]
+        await self._handover.prepare(runs[0].lane for runs in waiting)
+        for runs in waiting:
+            await self._lane(source, runs)
+        return window.end
 
     def _waits(self, lane: LaneFacts) -> bool:
         return lane.lane_id in self.held or (lane.queue.org, lane.queue.name) in self._shut
 
-    async def _lane(self, source: _Source, lane: LaneFacts, spooled: list[Spooled]) -> None:
+    async def _lane(self, source: _Source, runs: list[Run]) -> None:
+        lane = runs[0].lane
         self._check(lane)
-        mark = source.marks.get(lane.lane_id, 0)
-        wanted, stored = await self._handover.split(lane, spooled, mark)
-        self._finish(source.file, stored)
+        wanted, stored = await self._handover.split(runs, source.marks.get(lane.lane_id, 0))
+        for run in stored:
+            self._finish(source.file, run.indexes, run.address)
         suspect = lane.lane_id in self._suspects
-        for some in bites(wanted, 1 if suspect else self._spool.config.max_batch):
+        if suspect:
+            wanted = [one for run in wanted for one in run.apart()]
+        for run in wanted:
             polite = suspect or self._is_live()
-            while len(self._under_way) >= (1 if polite else UNDER_WAY_MAX):
+            while self._under_way and (polite or self._events_under_way >= UNDER_WAY_MAX):
                 await self._reap()
             if self._waits(lane):
                 return
-            await self._bite(source, lane, some, polite=polite, apart=suspect)
+            await self._bite(source, run, polite=polite, apart=suspect)
         self._suspects.discard(lane.lane_id)
 
-    async def _bite(
-        self, source: _Source, lane: LaneFacts, some: list[Spooled], *, polite: bool, apart: bool
-    ) -> None:
+    async def _bite(self, source: _Source, run: Run, *, polite: bool, apart: bool) -> None:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
-        bite = await self._appended(source, lane, some, apart=apart)
+        bite = await self._appended(source, run, apart=apart)
         if bite is None:
             return
         self._under_way.append((source.file, bite))
+        self._events_under_way += len(bite.run.indexes)
         self._spool.reached("mid_batch")
-        full = next((r for r in bite.results if r and r.error and _is_full(r.error.code)), None)
-        if full is not None and full.error is not None:
-            error = full.error
-            self.held[lane.lane_id] = Held(lane, Trouble(error.code, error.message, error.hint))
+        errors = (result.error for result in bite.results.values())
+        full = next((error for error in errors if error and _is_full(error.code)), None)
+        if full is not None:
+            trouble = Trouble(full.code, full.message, full.hint)
+            self.held[run.lane.lane_id] = Held(run.lane, trouble)
         if polite:
             await self._reap()
             share = self._pause_share if self._is_live() else 0
@@ -202,20 +210,16 @@ class Carrier:
         else:
             await asyncio.sleep(0)
 
-    async def _appended(
-        self, source: _Source, lane: LaneFacts, some: list[Spooled], *, apart: bool
-    ) -> Bite | None:
+    async def _appended(self, source: _Source, run: Run, *, apart: bool) -> Bite | None:
         """Those that the log will have; the others are set aside before."""
-        while some:
-            bite, refused = await self._handover.bite(
-                lane, some, source.name, lambda: self._check(lane), apart=apart
-            )
+        check = partial(self._check, run.lane)
+        while run.indexes:
+            bite, refused = await self._handover.bite(run, source.name, check, apart=apart)
             if bite is not None:
                 return bite
             if not await self.refuse(source.file, refused):
                 return None
-            gone = {spooled.index for spooled, _ in refused}
-            some = [spooled for spooled in some if spooled.index not in gone]
+            run = run.without({index for index, _ in refused})
         return None
 
     def _check(self, lane: LaneFacts) -> None:
@@ -226,9 +230,14 @@ class Carrier:
             raise ReplayInterruptedError(f"{self._spool.hold.actor} holds the spool")
         self._handover.check_owned(lane)
 
+    def _next_under_way(self) -> tuple[BufferFile, Bite]:
+        file, bite = self._under_way.popleft()
+        self._events_under_way -= len(bite.run.indexes)
+        return file, bite
+
     async def _reap(self) -> None:
         """Wait for the oldest commit."""
-        file, bite = self._under_way.popleft()
+        file, bite = self._next_under_way()
         try:
             await bite.ticket
         except SpillwayError as error:
@@ -237,49 +246,42 @@ class Carrier:
             await self._blame(file, bite, error)
             return
         self._spool.reached("after_commit_before_delete")
-        self._landed(file, bite)
-
-    def _landed(self, file: BufferFile, bite: Bite) -> None:
-        """All but those for which there was no room."""
-        stored = bite.events
-        if any(bite.results):
-            pairs = zip(bite.events, bite.results, strict=True)
-            stored = [spooled for spooled, result in pairs if not (result and result.error)]
-        self._finish(file, stored)
+        self._finish(file, bite.stored, bite.run.address)
 
     async def _blame(self, file: BufferFile, bite: Bite, error: SpillwayError) -> None:
         """PostgreSQL refuses something in it for good: find out which event it is."""
         if not bite.apart or error.transient:
-            self._suspects.add(bite.lane.lane_id)
+            self._suspects.add(bite.run.lane.lane_id)
             raise ReplayInterruptedError(f"one event of a commit: {error.message}")
-        await self.refuse(file, [(bite.events[0], error)])
+        await self.refuse(file, [(bite.run.indexes[0], error)])
 
     async def _abandon(self) -> None:
         """Whatever landed is done; the rest is looked at again."""
         while self._under_way:
-            file, bite = self._under_way.popleft()
+            file, bite = self._next_under_way()
             try:
                 await bite.ticket
             except SpillwayError as error:
                 if _is_refusal(error):
-                    self._suspects.add(bite.lane.lane_id)
+                    self._suspects.add(bite.run.lane.lane_id)
             else:
-                self._landed(file, bite)
+                self._finish(file, bite.stored, bite.run.address)
 
-    def _finish(self, file: BufferFile, stored: Iterable[Spooled]) -> None:
-        for address, some in groupby(stored, attrgetter("address")):
-            indexes = [spooled.index for spooled in some]
-            self.carried += self._spool.finish_all(file, indexes, address)
+    def _finish(self, file: BufferFile, indexes: list[int], address: Address) -> None:
+        self.carried += self._spool.finish_all(file, indexes, address)
 
-    async def refuse(self, file: BufferFile, refused: Iterable[Refused]) -> bool:
+    async def refuse(self, file: BufferFile, refused: list[Refused]) -> bool:
         """Set aside what the log will not have; False: it stays for now."""
+        if not refused:
+            return True
+        errors = dict(refused)
+        try:
+            texts = await asyncio.to_thread(disk.pick, file.path, errors.keys())
+        except OSError as error:
+            raise ReplayInterruptedError(f"{file.name} cannot be read again: {error}") from error
         at = datetime.now(UTC)
         return await self.set_aside(
-            file,
-            [
-                (s.index, s.address, event.failed(s.event, error_trouble(error), at))
-                for s, error in refused
-            ],
+            file, [_failed(index, text, errors[index], at) for index, text in texts.items()]
         )
 
     async def set_aside(
@@ -341,7 +343,7 @@ async def _marks_aside(spool: Spool, file: BufferFile) -> set[Mark]:
         raise _UnreadableError(str(error)) from OSError(str(error))
 
 
-async def _windows(file: BufferFile, size: Callable[[], int]) -> AsyncGenerator[list[bytes]]:
+async def _windows(file: BufferFile, size: Callable[[], int]) -> AsyncGenerator[bytes]:
     """The lines of a file, some at a time.
 
     Not read ahead: a thread beside the loop cost it more, in turns of the interpreter's lock, than
@@ -350,33 +352,50 @@ async def _windows(file: BufferFile, size: Callable[[], int]) -> AsyncGenerator[
     offset = 0
     while True:
         try:
-            texts, offset = await asyncio.to_thread(disk.read_window, file.path, offset, size())
+            text = await asyncio.to_thread(disk.read_window, file.path, offset, size())
         except OSError as error:
             raise _UnreadableError(str(error)) from error
-        if not texts:
+        if not text:
             return
-        yield texts
+        yield text
+        offset += len(text)
 
 
-def _read(file: BufferFile, texts: list[bytes], at: int, aside: Container[int | bytes]) -> Window:
-    """What stands in a window and is not done; `aside` marks what is in `failed/` already."""
-    window = Window()
-    done = file.done or bytes(at + len(texts))
-    for index, text in enumerate(texts, at):
-        if done[index]:
+def _read(
+    file: BufferFile, text: bytes, aside: Container[Mark], window: Window
+) -> Iterator[tuple[int, Event]]:
+    """The events of a window that are not done; what else stands there is noted in it.
+
+    `aside` marks what is in `failed/` already.
+    """
+    done = file.done
+    index = window.end - 1
+    for index, line in enumerate(disk.lines(text), window.end):
+        if done is not None and done[index]:
             continue
         try:
-            one = event.read(text)
+            one = event.read(line)
         except DamagedLineError as error:
-            address = event.address_of(text)
-            if text in aside:
+            address = event.address_of(line)
+            if line in aside:
                 window.aside.append((index, address))
-                continue
-            record = event.DamagedLine(text, error_trouble(error), datetime.now(UTC))
-            window.damaged.append((index, address, record))
-        else:
-            if one.seq in aside:
-                window.aside.append((index, one.address))
             else:
-                window.found.append((index, one))
-    return window
+                record = event.DamagedLine(line, error_trouble(error), datetime.now(UTC))
+                window.damaged.append((index, address, record))
+            continue
+        if one.seq in aside:
+            window.aside.append((index, one.address))
+        else:
+            yield index, one
+    window.end = index + 1
+
+
+def _failed(
+    index: int, text: bytes, error: SpillwayError, at: datetime
+) -> tuple[int, Address | None, Failed]:
+    """A line that the log will not have, as it stands in `failed/`."""
+    try:
+        one = event.read(text)
+    except DamagedLineError as damage:  # since it was read first
+        return index, None, event.DamagedLine(text, error_trouble(damage), at)
+    return index, one.address, event.failed(one, error_trouble(error), at)

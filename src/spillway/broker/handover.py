@@ -7,13 +7,12 @@ a client's own repeat is found by the queue's dedupe window, as of the moment of
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-import msgspec
 from msgspec import Raw
 
 from spillway.broker.append import Arrivals, append, conflicts
@@ -36,34 +35,121 @@ from spillway.wire import PushItem, PushResult
 TOGETHER = timedelta(seconds=1)
 """Events accepted within this share one look at the dedupe window."""
 
-
-class Spooled(msgspec.Struct, gc=False):
-    """An event at its place in a file, as the push that it was."""
-
-    index: int
-    event: Event
-    address: Address
-    payload: bytes
-    item: PushItem | None
-    """None: a payload is all that it had."""
-
-
-Refused = tuple[Spooled, SpillwayError]
-"""An event that the log will not have, and why."""
+Results = dict[int, PushResult]
+Refused = tuple[int, SpillwayError]
+"""The place of an event that the log will not have, and why."""
 
 PLAIN = PushItem("", Raw(b"null"))
 """Stands for an item that had nothing but a payload, which is in a column of its own."""
 
 
 @dataclass(slots=True)
-class Bite:
-    """Events of one lane on their way into the log."""
+class Run:
+    """Events that go into the log together, column by column: of one lane and one address, in
+    their order, accepted close to each other.
+
+    An event is read, put into the columns and let go: what the loop touches for a million of them
+    stays in the processor's cache.
+    """
 
     lane: LaneFacts
+    address: Address
+    earliest: datetime
+    latest: datetime
+    indexes: list[int] = field(default_factory=list)
+    """Their places in the file."""
+    seqs: list[int] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    rich: dict[int, tuple[Event, Raw | bytes]] = field(default_factory=dict)
+    """By their index, those that had more than JSON for a payload, and what that was."""
+    doubtful: set[int] = field(default_factory=set)
+    """The indexes of those that may be in the log already."""
+
+    @classmethod
+    def behind(cls, lane: LaneFacts, address: Address, first: Event) -> "Run":
+        """None yet, for events accepted from this one on."""
+        return cls(lane, address, first.accepted_at, first.accepted_at + TOGETHER)
+
+    def add(self, index: int, event: Event) -> None:
+        """One more."""
+        payload = bytes(event.payload)
+        if not _is_plain(event, payload):
+            pushed = payload_of(event)
+            self.rich[index] = event, pushed
+            payload = bytes(pushed)
+        if event.doubt is True:
+            self.doubtful.add(index)
+        self.indexes.append(index)
+        self.seqs.append(event.seq)
+        self.ids.append(event.transaction_id)
+        self.payloads.append(payload)
+
+    def without(self, gone: Container[int]) -> "Run":
+        """But for those at these places."""
+        kept = [at for at, index in enumerate(self.indexes) if index not in gone]
+        return self if len(kept) == len(self.indexes) else self._only(kept)
+
+    def within(self, chosen: Container[int]) -> "Run":
+        """Those at these places."""
+        return self._only([at for at, index in enumerate(self.indexes) if index in chosen])
+
+    def apart(self) -> Iterator["Run"]:
+        """Each by itself."""
+        return (self._only([at]) for at in range(len(self.indexes)))
+
+    def _only(self, kept: list[int]) -> "Run":
+        return Run(
+            self.lane,
+            self.address,
+            self.earliest,
+            self.latest,
+            [self.indexes[at] for at in kept],
+            [self.seqs[at] for at in kept],
+            [self.ids[at] for at in kept],
+            [self.payloads[at] for at in kept],
+            self.rich,
+            self.doubtful,
+        )
+
+    @property
+    def accepted_ms(self) -> int:
+        """When the first of them was accepted, or a moment before."""
+        return int(self.earliest.timestamp() * 1000)
+
+    def items(self, now_ms: int) -> list[PushItem]:
+        """As the pushes that they were."""
+        if not self.rich:
+            return [PLAIN] * len(self.indexes)
+        rich = map(self.rich.get, self.indexes)
+        return [PLAIN if one is None else _item(*one, now_ms) for one in rich]
+
+    def arrivals(self, source: str | None, now_ms: int) -> Arrivals:
+        """On their way into the lane."""
+        return Arrivals(
+            self.lane,
+            Address(self.lane.queue.org, self.lane.queue.name, self.lane.partition),
+            self.indexes,
+            self.items(now_ms),
+            self.payloads,
+            self.ids,
+            is_plain=not self.rich,
+            has_given_ids=True,
+            source=source,
+            seqs=self.seqs,
+            accepted_ms=self.accepted_ms,
+            is_quiet=True,
+        )
+
+
+@dataclass(slots=True)
+class Bite:
+    """A run on its way into the log."""
+
+    run: Run
     shard: Shard
     epoch: int
-    events: list[Spooled]
-    results: list[PushResult | None]
+    results: Results
     """What has none is stored."""
     ticket: asyncio.Future[None]
     apart: bool
@@ -76,27 +162,36 @@ class Bite:
             return True
         return self.ticket.done() and self.ticket.exception() is not None
 
+    @property
+    def stored(self) -> list[int]:
+        """The indexes of those that the lane took: all but those for which it had no room."""
+        if not self.results:
+            return self.run.indexes
+        errors = {index for index, result in self.results.items() if result.error}
+        return self.run.without(errors).indexes
+
 
 @dataclass(slots=True)
 class _Home:
-    """Where the events of one address belong, once that is known."""
+    """Where the events of one address belong, once that is known; None: asked for each."""
 
     address: Address
-    events: list[Spooled] | None = None
-    refused: SpillwayError | None = None
+    lane: LaneFacts | None = None
 
 
 @dataclass(slots=True)
 class Sorted:
     """Events by lane in their order, and those that the rules of today refuse."""
 
-    lanes: dict[int, tuple[LaneFacts, list[Spooled]]] = field(default_factory=dict)
+    lanes: dict[int, list[Run]] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)
+    closed: dict[tuple[str, str], SpillwayError] = field(default_factory=dict)
+    """The queues that take nothing: not to be asked for each event."""
 
     def add(self, later: "Sorted") -> None:
         """Take in what was sorted behind it."""
-        for lane_id, (lane, events) in later.lanes.items():
-            self.lanes.setdefault(lane_id, (lane, []))[1].extend(events)
+        for lane_id, runs in later.lanes.items():
+            self.lanes.setdefault(lane_id, []).extend(runs)
         self.refused += later.refused
 
 
@@ -119,79 +214,99 @@ class Handover:
         """The time that messages get."""
         return moment(self._now_ms())
 
-    async def sort(self, events: Sequence[tuple[int, Event]]) -> Sorted:
+    async def sort(self, events: Iterable[tuple[int, Event]], count_max: int) -> Sorted:
         """Find the lane of each; transient errors (PostgreSQL is away) are raised."""
         found = Sorted()
-        homes: dict[tuple[str, str, str | None], _Home] = {}
-        refused: dict[tuple[str, str], SpillwayError] = {}
-        now_ms = self._now_ms()
-        fit = self._intake.fit_all(
-            [event.payload for _, event in events],
-            [event.transaction_id for _, event in events],
-        )
+        lanes, homes = found.lanes, dict[tuple[str, str, str | None], _Home]()
         for index, event in events:
             place = event.org, event.queue, event.partition
             home = homes.get(place)
             if home is None:
-                home = homes[place] = _Home(event.address, refused=refused.get(place[:2]))
-            spooled = _spooled(index, event, home.address, now_ms)
+                home = homes[place] = _Home(event.address)
             try:
-                if not fit or spooled.item is not None:
-                    self._check(spooled)
-                mates = home.events
-                if mates is None:
-                    mates = await self._mates(found, home, spooled, now_ms)
+                lane = home.lane or await self._lane(found, home, event)
             except SpillwayError as error:
                 if is_ours(error):
                     raise
-                if isinstance(error, QueueNotFoundError | QuotaExceededError):
-                    home.refused = refused[place[:2]] = error  # not to be asked for each of them
-                found.refused.append((spooled, error))
+                found.refused.append((index, error))
                 continue
-            mates.append(spooled)
+            runs = lanes.get(lane.lane_id)
+            if runs is None:
+                runs = lanes[lane.lane_id] = []
+            run = runs[-1] if runs else None
+            if (
+                run is None
+                or run.address is not home.address
+                or len(run.ids) >= count_max
+                or not run.earliest <= event.accepted_at <= run.latest
+            ):
+                run = Run.behind(lane, home.address, event)
+                runs.append(run)
+            run.add(index, event)
+        self._hold_to_limits(found)
         return found
 
-    def _check(self, spooled: Spooled) -> None:
-        """The rules of today."""
-        if spooled.item is None:
-            self._intake.check_plain(spooled.payload, spooled.event.transaction_id)
-        else:
-            self._intake.check(spooled.item, spooled.payload)
+    async def _lane(self, found: Sorted, home: _Home, event: Event) -> LaneFacts:
+        queue = event.org, event.queue
+        if queue in found.closed:
+            raise found.closed[queue].with_traceback(None)
+        item = _item(event, event.payload, self._now_ms())
+        try:
+            lane = await self._intake.lane_of(event.org, item, event.transaction_id)
+        except (QueueNotFoundError, QuotaExceededError) as error:
+            found.closed[queue] = error
+            raise
+        if event.partition is not None or lane.queue.options.partitions == 1:
+            home.lane = lane
+        return lane
 
-    async def _mates(
-        self, found: Sorted, home: _Home, spooled: Spooled, now_ms: int
-    ) -> list[Spooled]:
-        """The events of its lane, for it to stand behind."""
-        if home.refused is not None:
-            raise home.refused.with_traceback(None)
-        event = spooled.event
-        item = spooled.item or _item(event, event.payload, now_ms)
-        lane = await self._intake.lane_of(event.org, item, event.transaction_id)
-        mates = found.lanes.setdefault(lane.lane_id, (lane, []))[1]
-        if event.partition is not None:
-            home.events = mates
-        return mates
+    def _hold_to_limits(self, found: Sorted) -> None:
+        """The rules of today."""
+        for lane_id, runs in found.lanes.items():
+            refused = {index: error for run in runs for index, error in self._beyond(run)}
+            if refused:
+                rest = [run.without(refused) for run in runs]
+                found.lanes[lane_id] = [run for run in rest if run.indexes]
+                found.refused += refused.items()
+
+    def _beyond(self, run: Run) -> Iterator[Refused]:
+        """Those of a run that are not within the limits."""
+        if not run.rich and self._intake.fit_all(run.payloads, run.ids):
+            return
+        items = run.items(self._now_ms())
+        for index, item, payload, id_ in zip(
+            run.indexes, items, run.payloads, run.ids, strict=True
+        ):
+            try:
+                if item is PLAIN:
+                    self._intake.check_plain(payload, id_)
+                else:
+                    self._intake.check(item, payload)
+            except SpillwayError as error:
+                yield index, error
 
     async def split(
         self,
-        lane: LaneFacts,
-        events: list[Spooled],
+        runs: list[Run],
         mark: int,
         tried: Mapping[int, datetime] = MappingProxyType({}),
-    ) -> tuple[list[Spooled], list[Spooled]]:
-        """Those that the log does not have, and those that it has already: up to the mark, all.
+    ) -> tuple[list[Run], list[Run]]:
+        """Runs of a lane: those that the log does not have, and those that it has already; up to
+        the mark, all.
 
         `tried` says of some, by their index, when they may have got there; of others in doubt it
         is known that they came when they were accepted, or never.
         """
-        known = {s.index for s in events if s.event.seq <= mark} if mark else set()
-        doubtful = [s for s in events if s.event.doubt is True and s.index not in known]
-        if doubtful:
-            since = min(tried.get(s.index, s.event.accepted_at) for s in doubtful)
-            known |= await self._in_log(lane, doubtful, since)
+        known: set[int] = set()
+        for run in runs if mark else ():
+            known |= {i for i, seq in zip(run.indexes, run.seqs, strict=True) if seq <= mark}
+        if any(run.doubtful for run in runs):
+            known |= await self._in_log(runs, known, tried)
         if not known:
-            return events, []
-        return [s for s in events if s.index not in known], [s for s in events if s.index in known]
+            return runs, []
+        news = [run.without(known) for run in runs]
+        stored = [run.within(known) for run in runs]
+        return [run for run in news if run.indexes], [run for run in stored if run.indexes]
 
     async def marks(self, source: str) -> dict[int, int]:
         """How far a source has come, by lane. Whoever begins with a source asks anew: after a
@@ -203,22 +318,42 @@ class Handover:
         """Their files are gone, durably."""
         await self._database.rows("replayed_forget", sources=sources)
 
-    async def _in_log(self, lane: LaneFacts, doubtful: list[Spooled], since: datetime) -> set[int]:
+    async def _in_log(
+        self, runs: list[Run], known: set[int], tried: Mapping[int, datetime]
+    ) -> set[int]:
+        lane = runs[0].lane
+        doubtful = {
+            index: (transaction_id, payload)
+            for run in runs
+            if run.doubtful
+            for index, transaction_id, payload in zip(
+                run.indexes, run.ids, run.payloads, strict=True
+            )
+            if index in run.doubtful and index not in known
+        }
+        if not doubtful:
+            return set()
+        since = min(
+            tried.get(index, run.earliest)
+            for run in runs
+            for index in run.indexes
+            if index in doubtful
+        )
         # A push that gave up waiting may still be on its way: let it arrive before looking.
         await self._shards[lane.shard_id].flush()
         rows = await self._database.rows(
             "ids_since",
             lane_id=lane.lane_id,
-            ids=[s.event.transaction_id for s in doubtful],
+            ids=[transaction_id for transaction_id, _ in doubtful.values()],
             since_ms=int(since.timestamp() * 1000) - 1,
         )
         stored = {(row[0], bytes(row[1])) for row in rows}
-        return {s.index for s in doubtful if (s.event.transaction_id, s.payload) in stored}
+        return {index for index, pushed in doubtful.items() if pushed in stored}
 
-    async def prepare(self, lanes: Sequence[tuple[LaneFacts, list[Spooled]]]) -> None:
+    async def prepare(self, lanes: Iterable[LaneFacts]) -> None:
         """Have the lanes in memory; what can be read of them together is."""
         absent: dict[int, list[LaneFacts]] = {}
-        for lane, _ in lanes:
+        for lane in lanes:
             if lane.lane_id not in self._shards[lane.shard_id].entries:
                 absent.setdefault(lane.shard_id, []).append(lane)
         for shard_id, facts in absent.items():
@@ -226,14 +361,13 @@ class Handover:
 
     async def bite(
         self,
-        lane: LaneFacts,
-        events: list[Spooled],
+        run: Run,
         source: str | None,
         check: Callable[[], None] = lambda: None,
         *,
         apart: bool = False,
     ) -> tuple[Bite | None, list[Refused]]:
-        """Append events; they are in the log once the ticket of the bite is done.
+        """Append a run; it is in the log once the ticket of the bite is done.
 
         Should some have transaction ids that stand for other payloads, nothing is appended: set
         them aside first, for the commit of the others says that all before them is done.
@@ -241,29 +375,26 @@ class Handover:
         `check` may refuse at the last moment: behind it nothing is awaited. With `apart` they get
         a commit of their own: if it is refused, nothing else is to blame.
         """
-        shard = self._shards[lane.shard_id]
-        accepted_ms = _accepted_ms(events)
-        entry = await self._entry(shard, lane, accepted_ms)
-        arrivals = _arrivals(lane, events)
-        arrivals.source, arrivals.accepted_ms = source, accepted_ms
-        results: list[PushResult | None] = [None] * len(events)
+        shard = self._shards[run.lane.shard_id]
+        entry = await self._entry(shard, run)
+        now_ms = self._now_ms()
+        arrivals = run.arrivals(source, now_ms)
+        results: Results = {}
         check()
-        refused = conflicts(entry, arrivals, accepted_ms)
+        refused = conflicts(entry, arrivals, run.accepted_ms)
         if refused:
-            return None, [(events[at], error) for at, error in refused]
+            return None, [(run.indexes[at], error) for at, error in refused]
         if apart:
             shard.seal()
-        now_ms = self._now_ms()
-        _reckon_lives(events, now_ms)
         append(shard, entry, arrivals, results, now_ms)
         ticket = shard.ticket_apart() if apart else shard.ticket()
-        return Bite(lane, shard, shard.epoch, events, results, ticket, apart), []
+        return Bite(run, shard, shard.epoch, results, ticket, apart), []
 
-    async def _entry(self, shard: Shard, lane: LaneFacts, accepted_ms: int) -> LaneEntry:
+    async def _entry(self, shard: Shard, run: Run) -> LaneEntry:
         """The lane in memory, with its dedupe window."""
-        entry = shard.entries.get(lane.lane_id)
+        entry = shard.entries.get(run.lane.lane_id)
         if entry is None or entry.lane.dedupe is None:
-            entry = await self._intake.ready(shard, lane, accepted_ms)
+            entry = await self._intake.ready(shard, run.lane, run.accepted_ms)
         return entry
 
     async def settle(self) -> None:
@@ -290,54 +421,17 @@ def is_ours(error: SpillwayError) -> bool:
     return error.transient or isinstance(error, DatabasePermissionError | DatabaseSchemaError)
 
 
-def bites(events: list[Spooled], count_max: int) -> Iterator[list[Spooled]]:
-    """Some at a time, those of a bite accepted close together."""
-    start = 0
-    while start < len(events):
-        end = min(start + count_max, len(events))
-        latest = events[start].event.accepted_at + TOGETHER
-        if events[end - 1].event.accepted_at > latest:
-            end = next(i for i in range(start, end) if events[i].event.accepted_at > latest)
-        yield events[start:end]
-        start = end
-
-
-def _accepted_ms(events: list[Spooled]) -> int:
-    return int(events[0].event.accepted_at.timestamp() * 1000)
-
-
-def _arrivals(lane: LaneFacts, events: list[Spooled]) -> Arrivals:
-    """Events as columns."""
-    items = [spooled.item for spooled in events]
-    is_plain = not any(items)
-    return Arrivals(
-        lane,
-        Address(lane.queue.org, lane.queue.name, lane.partition),
-        list(range(len(events))),
-        [PLAIN] * len(items) if is_plain else [item or PLAIN for item in items],
-        [spooled.payload for spooled in events],
-        [spooled.event.transaction_id for spooled in events],
-        is_plain=is_plain,
-        has_given_ids=True,
-        is_quiet=True,
-        seqs=[spooled.event.seq for spooled in events],
-    )
-
-
-def _spooled(index: int, event: Event, address: Address, now_ms: int) -> Spooled:
-    text = bytes(event.payload)
-    if (
-        not text.startswith(BYTES_HEAD)
-        and event.key is None
+def _is_plain(event: Event, payload: bytes) -> bool:
+    """Whether a payload is all that it had."""
+    return (
+        event.key is None
         and event.headers is None
         and event.priority == PRIORITY_DEFAULT
         and event.trace_id is None
         and event.deliver_at is None
         and event.expires_at is None
-    ):
-        return Spooled(index, event, address, text, None)
-    payload = payload_of(event)
-    return Spooled(index, event, address, bytes(payload), _item(event, payload, now_ms))
+        and not payload.startswith(BYTES_HEAD)
+    )
 
 
 def _item(event: Event, payload: Raw | bytes, now_ms: int) -> PushItem:
@@ -354,13 +448,6 @@ def _item(event: Event, payload: Raw | bytes, now_ms: int) -> PushItem:
         _ttl_ms(event, now_ms),
         event.trace_id,
     )
-
-
-def _reckon_lives(events: list[Spooled], now_ms: int) -> None:
-    """An item says how long it lives from now on, an event when its life is over."""
-    for spooled in events:
-        if spooled.item is not None:
-            spooled.item.ttl_ms = _ttl_ms(spooled.event, now_ms)
 
 
 def _ttl_ms(event: Event, now_ms: int) -> int | None:

@@ -16,8 +16,7 @@ from msgspec import UNSET
 from spillway.broker.breaker import Breaker
 from spillway.broker.carrier import error_trouble
 from spillway.broker.duty import Duty
-from spillway.broker.facts import LaneFacts
-from spillway.broker.handover import Handover, Sorted, Spooled, bites, is_ours
+from spillway.broker.handover import Handover, Run, Sorted, is_ours
 from spillway.core.errors import (
     CommitRefusedError,
     DatabaseUnavailableError,
@@ -33,8 +32,8 @@ from spillway.spool.spool import Spool
 
 log = structlog.get_logger(__name__)
 
-Outcome = tuple[Spooled, Trouble | None]
-"""An event, and what is wrong with it; None: it is in the log."""
+Outcomes = dict[int, Trouble | None]
+"""What is wrong with each event, by its place; None: it is in the log."""
 FILES_A_ROUND = 20
 """The next round goes on behind them: a thousand files of poison must not cost a thousand reads."""
 ROUNDS_MAX = 60
@@ -158,23 +157,21 @@ class Revival(Duty):
     ) -> tuple[set[int], dict[int, Trouble]]:
         """Those that are in the log now, and what is wrong with the others."""
         found = await self._sort(chosen)
-        outcomes: list[Outcome] = [(s, error_trouble(error)) for s, error in found.refused]
+        outcomes: Outcomes = {index: error_trouble(error) for index, error in found.refused}
         tried = {at: one.tried_at for at, one in chosen.items() if one.tried_at is not UNSET}
-        wanted: list[tuple[LaneFacts, list[Spooled]]] = []
-        for lane, spooled in found.lanes.values():
-            news, stored = await self._handover.split(lane, spooled, 0, tried)
-            outcomes += [(s, None) for s in stored]
-            wanted.append((lane, news))
-        await self._begin(file, chosen, {s.index for _, news in wanted for s in news})
-        suspected: list[tuple[LaneFacts, Spooled]] = []
-        for lane, news in wanted:
-            suspected += [(lane, s) for s in news if _was_refused(chosen[s.index])]
-            plain = [s for s in news if not _was_refused(chosen[s.index])]
-            for some in bites(plain, self._spool.config.max_batch):
-                outcomes += await self._give(lane, some)
-        outcomes += await self._try_suspects(suspected, sparing=sparing)
-        gone = {s.index for s, trouble in outcomes if trouble is None}
-        return gone, {s.index: trouble for s, trouble in outcomes if trouble is not None}
+        wanted: list[Run] = []
+        for runs in found.lanes.values():
+            news, stored = await self._handover.split(runs, 0, tried)
+            outcomes |= dict.fromkeys(index for run in stored for index in run.indexes)
+            wanted += news
+        await self._begin(file, chosen, {index for run in wanted for index in run.indexes})
+        suspects = {at for at, record in chosen.items() if _was_refused(record)}
+        for run in wanted:
+            outcomes |= await self._give(run.without(suspects))
+        suspected = [one for run in wanted for one in run.within(suspects).apart()]
+        outcomes |= await self._try_suspects(suspected, sparing=sparing)
+        gone = {index for index, trouble in outcomes.items() if trouble is None}
+        return gone, {index: trouble for index, trouble in outcomes.items() if trouble is not None}
 
     async def _sort(self, chosen: dict[int, FailedEvent]) -> Sorted:
         """By lane, without a long turn of the loop that everybody is served by."""
@@ -182,7 +179,7 @@ class Revival(Duty):
         events = list(chosen.items())
         for at in range(0, len(events), TOGETHER):
             some = [(index, _again(record)) for index, record in events[at : at + TOGETHER]]
-            found.add(await self._handover.sort(some))
+            found.add(await self._handover.sort(some, self._spool.config.max_batch))
             await asyncio.sleep(0)
         return found
 
@@ -200,47 +197,43 @@ class Revival(Duty):
 
         await asyncio.to_thread(self._spool.quarantine.change, file, marked)
 
-    async def _try_suspects(
-        self, suspected: list[tuple[LaneFacts, Spooled]], *, sparing: bool
-    ) -> list[Outcome]:
+    async def _try_suspects(self, suspected: list[Run], *, sparing: bool) -> Outcomes:
         """What PostgreSQL refused before. Each refusal throws away what others have decided
         meanwhile, so the first one ends it for this round; the next round begins with another.
         """
-        outcomes: list[Outcome] = []
+        outcomes: Outcomes = {}
         first = self._lap % max(1, len(suspected)) if sparing else 0
-        for lane, one in suspected[first:] + suspected[:first]:
+        for one in suspected[first:] + suspected[:first]:
             if sparing and not self._dares:
                 break
-            found = await self._give(lane, [one], apart=True)
-            outcomes += found
-            self._dares = all(trouble is None for _, trouble in found)
+            found = await self._give(one, apart=True)
+            outcomes |= found
+            self._dares = not any(found.values())
         return outcomes
 
-    async def _give(
-        self, lane: LaneFacts, some: list[Spooled], *, apart: bool = False
-    ) -> list[Outcome]:
-        bite, refused = await self._handover.bite(lane, some, None, apart=apart)
+    async def _give(self, run: Run, *, apart: bool = False) -> Outcomes:
+        if not run.indexes:
+            return {}
+        bite, refused = await self._handover.bite(run, None, apart=apart)
         if bite is None:
-            outcomes: list[Outcome] = [(s, error_trouble(error)) for s, error in refused]
-            gone = {s.index for s, _ in refused}
-            rest = [s for s in some if s.index not in gone]
-            return outcomes + (await self._give(lane, rest, apart=apart) if rest else [])
+            outcomes: Outcomes = {index: error_trouble(error) for index, error in refused}
+            return outcomes | await self._give(run.without(outcomes), apart=apart)
         try:
             await bite.ticket
         except SpillwayError as error:
             if is_ours(error) and (apart or not isinstance(error, CommitRefusedError)):
                 raise
             if apart:
-                return [(some[0], error_trouble(error))]
+                return {run.indexes[0]: error_trouble(error)}
             # One event of the commit is refused for good: the others are not to wait for it.
-            return [
-                outcome for one in some for outcome in await self._give(lane, [one], apart=True)
-            ]
-        errors = [None if result is None else result.error for result in bite.results]
-        return [
-            (s, None if error is None else Trouble(error.code, error.message, error.hint))
-            for s, error in zip(some, errors, strict=True)
-        ]
+            outcomes = {}
+            for one in run.apart():
+                outcomes |= await self._give(one, apart=True)
+            return outcomes
+        errors = {index: result.error for index, result in bite.results.items() if result.error}
+        return dict.fromkeys(run.indexes) | {
+            index: Trouble(error.code, error.message, error.hint) for index, error in errors.items()
+        }
 
 
 def _was_refused(record: Failed | None) -> bool:

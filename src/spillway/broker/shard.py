@@ -42,7 +42,7 @@ from spillway.warm.memory import Budget
 
 log = structlog.get_logger(__name__)
 
-COMMIT_MESSAGES_MAX = 500
+COMMIT_MESSAGES_MAX = 2000
 COMMIT_BYTES_MAX = 4 * 1024 * 1024
 """A larger draft is split: while PostgreSQL writes one part, the next requests are read."""
 

@@ -27,6 +27,8 @@ FRESH, PROBE = ".new", ".probe-"
 """Files that are there for a moment, unless a crash comes."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 WINDOW_BYTES = 1024 * 1024
+SPLIT_BYTES = 128 * 1024
+"""Lines are split off so much at a time: the next ones find the processor's cache warm."""
 BLANK = b" "
 """Stands where an event was that was taken out: the lines behind it keep their numbers."""
 
@@ -302,12 +304,26 @@ def _split(text: bytes) -> list[bytes]:
     return text.removesuffix(b"\n").split(b"\n") if text else []
 
 
-def read_window(path: Path, offset: int, size: int = WINDOW_BYTES) -> tuple[list[bytes], int]:
-    """Whole lines from `offset` on, about `size` bytes, and where the next ones begin."""
+def read_window(path: Path, offset: int, size: int = WINDOW_BYTES) -> bytes:
+    """Whole lines from `offset` on, about `size` bytes."""
     with path.open("rb") as source:
         source.seek(offset)
-        text = _read(source, size)
-    return _split(text), offset + len(text)
+        return _read(source, size)
+
+
+def lines(text: bytes) -> Iterator[bytes]:
+    """The lines of a window."""
+    start = 0
+    while start < len(text):
+        end = text.find(b"\n", start + SPLIT_BYTES) + 1 or len(text)
+        yield from _split(text[start:end])
+        start = end
+
+
+def pick(path: Path, places: Container[int]) -> dict[int, bytes]:
+    """The lines at these places, by their place."""
+    every = (line for text in _texts(path) for line in lines(text))
+    return {place: line for place, line in enumerate(every) if place in places}
 
 
 def _texts(path: Path) -> Iterator[bytes]:

@@ -387,13 +387,35 @@ def test_windows_cut_at_line_ends(tmp_path, make_lines, size):
     path = tmp_path / "any.buf"
     path.write_bytes(b"".join(lines) + b"torn")
     texts, offset = [], 0
-    while True:
-        some, offset = disk.read_window(path, offset, size)
-        if not some:
-            break
-        texts += some
+    while text := disk.read_window(path, offset, size):
+        texts += disk.lines(text)
+        offset += len(text)
     assert texts == [line[:-1] for line in lines] + [b"torn"]
     assert disk.survey(path) == (len(texts), [])
+
+
+@pytest.mark.parametrize("size", [1, 7, 300, 1024 * 1024])
+def test_lines_are_split_off_some_at_a_time(monkeypatch, size):
+    """However few: blank ones, the torn one at the end, and any byte in them."""
+    monkeypatch.setattr(disk, "SPLIT_BYTES", size)
+    assert list(disk.lines(b"")) == []
+    assert list(disk.lines(b"\n\n")) == [b"", b""]
+    assert list(disk.lines(b"one\n\ntw\x0co\r\n \ntorn")) == [
+        b"one",
+        b"",
+        b"tw\x0co\r",
+        b" ",
+        b"torn",
+    ]
+
+
+def test_lines_are_found_by_their_places(tmp_path, make_lines, monkeypatch):
+    """In whatever window they stand; a place behind the end has none."""
+    monkeypatch.setattr(disk, "WINDOW_BYTES", 64)
+    path = tmp_path / "any.buf"
+    lines = [line[:-1] for line in make_lines(*range(5))]
+    path.write_bytes(b"\n".join(lines))
+    assert disk.pick(path, {0, 3, 4, 5}) == {0: lines[0], 3: lines[3], 4: lines[4]}
 
 
 def test_who_reads_a_file_reads_that_one(tmp_path, make_lines, monkeypatch):

@@ -1,0 +1,271 @@
+"""Events on their way from a file into the log: sorted into runs, each for one lane."""
+
+import base64
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET, Raw
+
+from spillway.broker.breaker import Breaker
+from spillway.broker.facts import LaneFacts, QueueFacts
+from spillway.broker.handover import PLAIN, TOGETHER, Handover, Run
+from spillway.broker.intake import Intake, ItemLimits
+from spillway.core.errors import DatabaseUnavailableError, QueueNotFoundError
+from spillway.core.routing import partition_of
+from spillway.spool.event import Address, Event
+from spillway.wire import QueueOptions
+
+NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
+NOW_MS = int(NOW.timestamp() * 1000)
+
+
+class Facts:
+    """Three queues: a narrow one, a wide one, and one that nobody knows."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.is_away = False
+        self._queues = {
+            name: QueueFacts(number, "default", name, QueueOptions(partitions=width), False, NOW)
+            for number, (name, width) in enumerate({"narrow": 1, "wide": 4}.items(), 1)
+        }
+
+    def cached_queue(self, _org: str, name: str) -> QueueFacts | None:
+        return self._queues.get(name)
+
+    async def queue(self, _org: str, name: str) -> QueueFacts:
+        self.asked += 1
+        if self.is_away:
+            raise DatabaseUnavailableError
+        raise QueueNotFoundError(f"queue {name!r} does not exist")
+
+    async def lane(self, queue: QueueFacts, partition: str) -> LaneFacts:
+        lane_id = 100 * queue.queue_id + len(queue.lanes)
+        return queue.lanes.setdefault(partition, LaneFacts(lane_id, queue, partition, 2, 0, 0))
+
+
+@pytest.fixture
+def facts():
+    return Facts()
+
+
+@pytest.fixture
+def handover(facts):
+    return make_handover(facts)
+
+
+def make_handover(facts: Facts) -> Handover:
+    """One that finds lanes; nothing of it reaches PostgreSQL."""
+    limits = ItemLimits(message_bytes_max=64, transaction_id_bytes_max=16)
+    nothing = cast("Any", None)
+    intake = Intake(
+        cast("Any", facts), [], limits, nothing, Breaker(), auto_create=False, now_ms=lambda: NOW_MS
+    )
+    return Handover(intake, [], nothing, lambda: NOW_MS)
+
+
+def event(seq: int, queue: str = "narrow", partition: str | None = "Default", **more) -> Event:
+    values: dict[str, Any] = {
+        "payload": Raw(b"%d" % seq),
+        "transaction_id": f"t{seq}",
+        "trace_id": None,
+        "namespace": "",
+        "task": "",
+        "org": "default",
+        "key": None,
+        "headers": None,
+        "priority": 2,
+        "deliver_at": None,
+        "expires_at": None,
+        "accepted_at": NOW,
+        "doubt": UNSET,
+    }
+    return Event(queue=queue, partition=partition, seq=seq, **(values | more))
+
+
+async def sort(handover: Handover, *events: Event, count_max: int = 100):
+    return await handover.sort(enumerate(events), count_max)
+
+
+async def only_run(handover: Handover, *events: Event) -> Run:
+    """The run of events that stand together."""
+    found = await sort(handover, *events)
+    [[run]] = found.lanes.values()
+    return run
+
+
+# ---------------------------------------------------------------- into runs
+
+
+async def test_a_run_holds_its_columns(handover):
+    """Places, numbers, ids, payloads, in the order of the file."""
+    run = await only_run(handover, event(7), event(8))
+    assert (run.indexes, run.seqs, run.ids) == ([0, 1], [7, 8], ["t7", "t8"])
+    assert (run.payloads, run.rich, run.doubtful) == ([b"7", b"8"], {}, set())
+    assert (run.address, run.lane.partition) == (Address("default", "narrow", "Default"), "Default")
+
+
+async def test_a_run_is_no_longer_than_a_batch(handover):
+    """Neither in events nor in time: one look at the dedupe window is for all of it."""
+    later = NOW + TOGETHER
+    found = await sort(
+        handover,
+        *(event(n) for n in range(5)),
+        event(5, accepted_at=later),
+        event(6, accepted_at=later + timedelta(microseconds=1)),
+        event(7, accepted_at=NOW),
+        count_max=3,
+    )
+    [runs] = found.lanes.values()
+    assert [run.indexes for run in runs] == [[0, 1, 2], [3, 4, 5], [6], [7]]
+    assert [run.accepted_ms - NOW_MS for run in runs] == [0, 0, 1000, 0]
+
+
+async def test_addresses_of_one_lane_keep_its_order(handover):
+    """Pushes from before the queue was known have another address, and the same lane."""
+    found = await sort(handover, event(1, partition=None), event(2), event(3, partition=None))
+    [runs] = found.lanes.values()
+    assert [(run.indexes, run.address.partition) for run in runs] == [
+        ([0], None),
+        ([1], "Default"),
+        ([2], None),
+    ]
+
+
+async def test_without_a_partition_a_wide_queue_is_asked_for_each(handover):
+    """Their ids, or keys, tell the lane."""
+    events = [event(n, "wide", None, key="k" if n % 3 == 0 else None) for n in range(12)]
+    found = await sort(handover, *events)
+    for runs in found.lanes.values():
+        for run in runs:
+            for index in run.indexes:
+                one = events[index]
+                assert run.lane.partition == partition_of(one.key or one.transaction_id, 4)
+    assert sum(len(run.indexes) for runs in found.lanes.values() for run in runs) == 12
+
+
+places = st.tuples(
+    st.sampled_from(["narrow", "wide", "gone"]),
+    st.sampled_from([None, "Default", "p1"]),
+    st.integers(0, 2),
+)
+
+
+@given(st.lists(places, max_size=40), st.integers(1, 5))
+async def test_whatever_comes_every_lane_keeps_its_order(came, count_max):
+    """Each event is in one run, or refused; runs of a lane, one behind the other, are its order."""
+    events = [
+        event(n, queue, partition, accepted_at=NOW + second * TOGETHER)
+        for n, (queue, partition, second) in enumerate(came)
+    ]
+    found = await sort(make_handover(Facts()), *events, count_max=count_max)
+    by_lane = defaultdict(list)
+    for lane_id, runs in found.lanes.items():
+        for run in runs:
+            assert 0 < len(run.indexes) <= count_max
+            assert {events[index].address for index in run.indexes} == {run.address}
+            accepted = [events[index].accepted_at for index in run.indexes]
+            assert accepted[0] == run.earliest == min(accepted)
+            assert max(accepted) <= run.latest
+            by_lane[lane_id] += run.indexes
+    assert all(indexes == sorted(indexes) for indexes in by_lane.values())
+    refused = [index for index, _ in found.refused]
+    assert refused == [index for index, one in enumerate(events) if one.queue == "gone"]
+    assert sorted(sum(by_lane.values(), refused)) == list(range(len(events)))
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+async def test_a_queue_that_is_gone_is_asked_for_once(handover, facts):
+    """However many of its events are left."""
+    found = await sort(handover, *(event(n, "gone", f"p{n % 3}") for n in range(9)), event(9))
+    assert [(index, type(error)) for index, error in found.refused] == [
+        (n, QueueNotFoundError) for n in range(9)
+    ]
+    assert facts.asked == 1
+    assert [run.indexes for runs in found.lanes.values() for run in runs] == [[9]]
+
+
+async def test_what_is_about_postgresql_is_no_fault_of_an_event(handover, facts):
+    """The file waits."""
+    facts.is_away = True
+    with pytest.raises(DatabaseUnavailableError):
+        await sort(handover, event(1, "gone"))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"payload": Raw(b'"' + b"x" * 63 + b'"')},
+        {"transaction_id": "x" * 17},
+        {"transaction_id": "é" * 9},
+        {"headers": {"a": "\0"}},
+        {"priority": 1},
+    ],
+    ids=["payload", "id", "id in bytes", "headers", "priority"],
+)
+async def test_the_limits_of_today_hold_for_each(handover, bad):
+    """The others of its run go on, in order."""
+    found = await sort(handover, event(1), event(2, **bad), event(3))
+    assert [index for index, _ in found.refused] == [1]
+    assert [run.indexes for runs in found.lanes.values() for run in runs] == [[0, 2]]
+
+
+async def test_a_lane_of_which_nothing_is_left_has_no_run(handover):
+    """Nobody is to load it."""
+    found = await sort(handover, event(1, transaction_id="x" * 17))
+    assert [len(runs) for runs in found.lanes.values()] == [0]
+
+
+# ---------------------------------------------------------------- a run
+
+
+async def test_parts_of_a_run_keep_what_belongs_together(handover):
+    """By the places of their events, whatever is left out."""
+    run = await only_run(handover, *(event(n, doubt=n == 2 or UNSET) for n in range(4)))
+    rest = run.without({0, 2})
+    assert (rest.indexes, rest.seqs, rest.ids, rest.payloads) == (
+        [1, 3],
+        [1, 3],
+        ["t1", "t3"],
+        [b"1", b"3"],
+    )
+    assert run.without({9}) is run
+    assert run.within({2, 9}).indexes == [2]
+    assert [one.indexes for one in run.apart()] == [[0], [1], [2], [3]]
+    assert run.doubtful == {2}
+
+
+async def test_plain_events_go_as_columns(handover):
+    """No item is made for them."""
+    run = await only_run(handover, event(1), event(2))
+    arrivals = run.arrivals("failover_x", NOW_MS)
+    assert arrivals.is_plain
+    assert all(item is PLAIN for item in arrivals.items)
+    assert (arrivals.source, arrivals.seqs) == ("failover_x", [1, 2])
+
+
+async def test_rich_events_are_the_pushes_they_were(handover):
+    """Beside plain ones: bytes, keys, headers, what is left of a life."""
+    wrapped = b'{"payload_base64":"%b"}' % base64.b64encode(b"\x00\xff")
+    end = NOW + timedelta(seconds=5)
+    run = await only_run(
+        handover,
+        event(1),
+        event(2, payload=Raw(wrapped)),
+        event(3, key="k", headers={"a": "b"}, trace_id="t", expires_at=end),
+        event(4, payload=Raw(b'{"payload_base64":"AA==","more":1}')),
+    )
+    assert run.payloads == [b"1", b"\x00\xff", b"3", b'{"payload_base64":"AA==","more":1}']
+    plain, raw, full, alike = run.arrivals(None, NOW_MS + 2_000).items
+    assert plain is PLAIN
+    assert raw.payload == b"\x00\xff"
+    assert (full.key, full.headers, full.trace_id, full.ttl_ms) == ("k", {"a": "b"}, "t", 3_000)
+    assert type(alike.payload) is Raw
+    [late] = run.within({2}).items(NOW_MS + 60_000)
+    assert late.ttl_ms == 1
