@@ -5,7 +5,7 @@ Maintenance mode stands for a PostgreSQL that is away: pushes take the same way 
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -56,10 +56,21 @@ class Replayed:
 
 
 def replayed(run: Run, messages: int, begun_at: float) -> Replayed:
-    """Wait until no push is in a file any more; asked for now and then, so as not to disturb."""
-    before = usage = run.site.usage()
-    pending, rss = messages, [before.broker_rss_mb]
-    moved_at = time.perf_counter()
+    """Wait until no push is in a file any more, with an eye on the processes."""
+    before = run.site.usage()
+    seen = [before]
+    ended_at = emptied(run, messages, lambda: seen.append(run.site.usage()))
+    rss_max = max(filter(None, (usage.broker_rss_mb for usage in seen)), default=None)
+    return Replayed(messages, begun_at, ended_at, rss_max, spent(before, seen[-1]))
+
+
+def emptied(run: Run, messages: int, look: Callable[[], object] = lambda: None) -> float:
+    """Wait until no push is in a file any more; when that was.
+
+    The broker is asked now and then, so as not to disturb. To `look` at processes costs
+    milliseconds of a processor: not where those are what is measured.
+    """
+    pending, moved_at = messages, time.perf_counter()
     while left := control.spooled(run.site.address):
         now = time.perf_counter()
         if left != pending:
@@ -67,11 +78,16 @@ def replayed(run: Run, messages: int, begun_at: float) -> Replayed:
         elif now - moved_at > _STALL_S:
             raise BenchError(f"{left:,} messages stay in the spool")
         time.sleep(_POLL_S)
-        usage = run.site.usage()
-        rss.append(usage.broker_rss_mb)
-    ended_at = time.perf_counter()
-    rss_max = max(filter(None, rss), default=None)
-    return Replayed(messages, begun_at, ended_at, rss_max, spent(before, usage))
+        look()
+    return time.perf_counter()
+
+
+def watched(run: Run, seconds: float) -> None:
+    """Let it go on for so long, and ask the broker as often as while its spool is emptied."""
+    end_at = time.perf_counter() + seconds
+    while time.perf_counter() < end_at:
+        control.spooled(run.site.address)
+        time.sleep(_POLL_S)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from spillway.bench import footprint
-from spillway.bench.backlog import Books, replayed
+from spillway.bench.backlog import Books, emptied
 from spillway.bench.errors import BenchError
 from spillway.bench.plan import Push
 from spillway.bench.report import Report
@@ -56,8 +56,7 @@ def outage(run: Run) -> Report:
         with away(site.postgres, work.how) as from_at:
             time.sleep(work.seconds)
         absence = Absence(from_at, time.perf_counter())
-        replayed(run, 0, absence.until_at)
-        run.facts["drained_s"] = round(time.perf_counter() - absence.until_at, 3)
+        run.facts["drained_s"] = round(emptied(run, 0) - absence.until_at, 3)
         time.sleep(_AFTER_S)
         found = load.stop()
     books.enter(run.queue, work.batch, found)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from spillway.bench import control
-from spillway.bench.backlog import Books, Replayed, held, replayed
+from spillway.bench.backlog import Books, Replayed, emptied, held, replayed, watched
 from spillway.bench.errors import BenchError
 from spillway.bench.plan import Push
 from spillway.bench.report import Report
@@ -89,23 +89,24 @@ def _beside_live_pushes(run: Run, books: Books) -> dict[str, float | None]:
         control.make_queue(run.site.address, queue)
     run.say(f"pushing {work.rate:g}/s by schedule while the spool is empty")
     with _live(run, books, queue) as load:
-        time.sleep(_NORMAL_S)
+        watched(run, _NORMAL_S)
         normal = load.stop()
     books.enter(queue, 1, normal)
     messages = min(work.messages, LIVE_MESSAGES_MAX)
     begun_at = _fill(run, books, messages)
     with _live(run, books, queue) as load:
-        seen = _replay(run, messages, begun_at)
+        run.say(f"replaying {messages:,} messages beside them")
+        ended_at = emptied(run, messages)
         beside = load.stop()
     books.enter(queue, 1, beside)
     run.facts |= {
-        "live_replay_messages_per_s": round(seen.as_spread().messages_per_s, 1),
+        "live_replay_messages_per_s": round(messages / (ended_at - begun_at), 1),
         "live_pushes": beside.accepted,
         "live_buffered": beside.buffered,
     }
     return {
         "live_p99_normal_ms": p99_ms(normal.diary, normal.diary[0].due_at + _WARMUP_S),
-        "live_p99_ms": p99_ms(beside.diary, seen.begun_at, seen.ended_at),
+        "live_p99_ms": p99_ms(beside.diary, begun_at, ended_at),
     }
 
 

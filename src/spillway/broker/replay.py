@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 INTERVAL_S = 0.1
 LIVE_S = 0.25
 """A push so short ago means that somebody is pushing: replay is polite."""
-PAUSE_SHARE = 1.0
+PAUSE_SHARE = 0.5
 """How long a polite replay pauses after a bite, as a share of the time the bite took."""
 DOOR_EVENTS = 2_000
 """With so few left, pushes to their lanes wait a moment instead of joining them."""
