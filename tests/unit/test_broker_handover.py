@@ -12,8 +12,9 @@ from msgspec import UNSET, Raw
 
 from spillway.broker.breaker import Breaker
 from spillway.broker.facts import LaneFacts, QueueFacts
-from spillway.broker.handover import PLAIN, TOGETHER, Handover, Run
+from spillway.broker.handover import Handover, Sorted
 from spillway.broker.intake import Intake, ItemLimits
+from spillway.broker.runs import PLAIN, TOGETHER, Run
 from spillway.core.errors import DatabaseUnavailableError, QueueNotFoundError
 from spillway.core.routing import partition_of
 from spillway.spool.event import Address, Event
@@ -87,8 +88,14 @@ def event(seq: int, queue: str = "narrow", partition: str | None = "Default", **
     return Event(queue=queue, partition=partition, seq=seq, **(values | more))
 
 
-async def sort(handover: Handover, *events: Event, count_max: int = 100):
-    return await handover.sort(enumerate(events), count_max)
+async def sort(handover: Handover, *events: Event, count_max: int = 100) -> Sorted:
+    """In two parts, as a long window is."""
+    found, numbered = Sorted(), list(enumerate(events))
+    half = len(numbered) // 2
+    for part in (numbered[:half], numbered[half:]):
+        await handover.sort(part, found, count_max)
+    handover.hold_to_limits(found)
+    return found
 
 
 async def only_run(handover: Handover, *events: Event) -> Run:

@@ -1,18 +1,19 @@
 """Carries the events of buffer files into the log, several commits side by side."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Container, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 
 import structlog
 
 from spillway.broker.append import error_detail
 from spillway.broker.facts import LaneFacts
-from spillway.broker.handover import Bite, Handover, Refused, Run, is_ours
+from spillway.broker.handover import Bite, Handover, Refused, Sorted, is_ours
+from spillway.broker.runs import Appetite, Run, portion
 from spillway.core.errors import (
     CommitRefusedError,
     DamagedLineError,
@@ -32,7 +33,15 @@ log = structlog.get_logger(__name__)
 
 UNDER_WAY_MAX = 8_000
 """Events whose commits are not awaited yet."""
-POLITE_BYTES = 64 * 1024
+POLITE = Appetite(events=300, bytes=64 * 1024, runs=16)
+RUNS_MAX = 64
+"""Lanes that get something in one turn of the loop, though nobody pushes."""
+BYTES_MAX = 1024 * 1024
+BREADTH = 16
+"""Lanes for each of which another window is read at once, so that each gets more than a line."""
+WINDOWS_MAX = 8
+PAUSE_S = 0.001
+"""The least that the loop can pause: what is shorter it takes for nothing."""
 
 
 class ReplayInterruptedError(SpillwayError):
@@ -94,6 +103,10 @@ class Carrier:
         self._suspects: set[int] = set()
         self._under_way: deque[tuple[BufferFile, Bite]] = deque()
         self._events_under_way = 0
+        self._latest: dict[int, Bite] = {}
+        """By shard, the last bite under way: what is wrong with an earlier one is wrong with it."""
+        self._breadth = 1
+        """How many lanes the last window had."""
         self.held: dict[int, Held] = {}
         self.troubles: dict[BufferFile, Trouble] = {}
         """The files of which something cannot go on now, whatever the lanes say."""
@@ -122,6 +135,8 @@ class Carrier:
                 await self._reap()
         except asyncio.CancelledError:
             self._under_way.clear()  # the broker stops, and so do the commits
+            self._latest.clear()
+            self._events_under_way = 0
             raise
         except BaseException:
             await self._abandon()
@@ -141,7 +156,7 @@ class Carrier:
             self._unreadable(file, error)
 
     def _window_bytes(self) -> int:
-        return POLITE_BYTES if self._is_live() else disk.WINDOW_BYTES
+        return disk.WINDOW_BYTES * min(WINDOWS_MAX, max(1, self._breadth // BREADTH))
 
     def _unreadable(self, file: BufferFile, error: _UnreadableError) -> None:
         if isinstance(error.__cause__, FileNotFoundError):
@@ -154,85 +169,103 @@ class Carrier:
 
     async def _window(self, source: _Source, text: bytes, at: int) -> int:
         """Lines that begin at this place; returns the place of the next ones."""
-        file, window = source.file, Window(at)
-        events = _read(file, text, source.aside, window)
-        by_lane = await self._handover.sort(events, self._spool.config.max_batch)
+        file, window, found = source.file, Window(at), Sorted()
+        for part in disk.parts(text):
+            started_s = time.monotonic()
+            events = _read(file, part, source.aside, window)
+            await self._handover.sort(events, found, self._spool.config.max_batch)
+            await self._pause(started_s)
+        self._handover.hold_to_limits(found)
         self._spool.finish(file, window.aside)
         await self.set_aside(file, window.damaged)
-        await self.refuse(file, by_lane.refused)
-        waiting = [
-            runs for runs in by_lane.lanes.values() if runs and not self._waits(runs[0].lane)
-        ]
-        await self._handover.prepare(runs[0].lane for runs in waiting)
-        for runs in waiting:
-            await self._lane(source, runs)
+        await self.refuse(file, found.refused)
+        lanes = [runs for runs in found.lanes.values() if runs and not self._waits(runs[0].lane)]
+        self._breadth = len(lanes)
+        await self._handover.prepare(runs[0].lane for runs in lanes)
+        news = [await self._news(source, runs) for runs in lanes]
+        await self._append(source, [run for runs in news for run in runs])
         return window.end
 
     def _waits(self, lane: LaneFacts) -> bool:
         return lane.lane_id in self.held or (lane.queue.org, lane.queue.name) in self._shut
 
-    async def _lane(self, source: _Source, runs: list[Run]) -> None:
-        lane = runs[0].lane
-        self._check(lane)
-        wanted, stored = await self._handover.split(runs, source.marks.get(lane.lane_id, 0))
+    async def _news(self, source: _Source, runs: list[Run]) -> list[Run]:
+        """What the log does not have of the runs of a lane; the rest is done."""
+        self._check()
+        mark = source.marks.get(runs[0].lane.lane_id, 0)
+        wanted, stored = await self._handover.split(runs, mark)
         for run in stored:
-            self._finish(source.file, run.indexes, run.address)
-        suspect = lane.lane_id in self._suspects
-        if suspect:
-            wanted = [one for run in wanted for one in run.apart()]
-        for run in wanted:
-            polite = suspect or self._is_live()
-            while self._under_way and (polite or self._events_under_way >= UNDER_WAY_MAX):
-                await self._reap()
-            if self._waits(lane):
-                return
-            await self._bite(source, run, polite=polite, apart=suspect)
-        self._suspects.discard(lane.lane_id)
+            self._finish(source.file, run)
+        return wanted
 
-    async def _bite(self, source: _Source, run: Run, *, polite: bool, apart: bool) -> None:
-        loop = asyncio.get_running_loop()
-        started_s = loop.time()
-        bite = await self._appended(source, run, apart=apart)
-        if bite is None:
-            return
-        self._under_way.append((source.file, bite))
-        self._events_under_way += len(bite.run.indexes)
-        self._spool.reached("mid_batch")
-        errors = (result.error for result in bite.results.values())
-        full = next((error for error in errors if error and _is_full(error.code)), None)
-        if full is not None:
-            trouble = Trouble(full.code, full.message, full.hint)
-            self.held[run.lane.lane_id] = Held(run.lane, trouble)
-        if polite:
+    async def _append(self, source: _Source, runs: list[Run]) -> None:
+        """Some lanes at a time, each in its order; a lane under suspicion event by event."""
+        suspected = [run for run in runs if run.lane.lane_id in self._suspects]
+        plain = (run for run in runs if run.lane.lane_id not in self._suspects)
+        waiting = deque(sorted(plain, key=lambda run: run.lane.shard_id))
+        hunger = Appetite(self._spool.config.max_batch, BYTES_MAX, RUNS_MAX)
+        while waiting:
+            polite = self._is_live()
+            some = portion(waiting, POLITE if polite else hunger)
+            await self._bites(source, some, polite=polite, apart=False)
+        for run in suspected:
+            for one in run.apart():
+                await self._bites(source, [one], polite=True, apart=True)
+        self._suspects.difference_update(run.lane.lane_id for run in suspected)
+
+    async def _bites(self, source: _Source, runs: list[Run], *, polite: bool, apart: bool) -> None:
+        """One bite but for what the log will not have: that is set aside before the rest goes."""
+        while self._under_way and (polite or self._events_under_way >= UNDER_WAY_MAX):
             await self._reap()
-            share = self._pause_share if self._is_live() else 0
-            await asyncio.sleep((loop.time() - started_s) * share)
-        else:
-            await asyncio.sleep(0)
+        while runs := [run for run in runs if run.indexes and not self._waits(run.lane)]:
+            started_s = time.monotonic()
+            bite, refused = await self._handover.bite(runs, source.name, self._check, apart=apart)
+            if bite is None:
+                gone = {index for index, _ in refused}
+                if not await self.refuse(source.file, refused):
+                    self._shut.update(
+                        (run.lane.queue.org, run.lane.queue.name)
+                        for run in runs
+                        if not gone.isdisjoint(run.indexes)
+                    )
+                runs = [run.without(gone) for run in runs]
+                continue
+            runs = runs[len(bite.runs) :]
+            self._note(source.file, bite)
+            if polite:
+                await self._reap()
+            await self._pause(started_s)
 
-    async def _appended(self, source: _Source, run: Run, *, apart: bool) -> Bite | None:
-        """Those that the log will have; the others are set aside before."""
-        check = partial(self._check, run.lane)
-        while run.indexes:
-            bite, refused = await self._handover.bite(run, source.name, check, apart=apart)
-            if bite is not None:
-                return bite
-            if not await self.refuse(source.file, refused):
-                return None
-            run = run.without({index for index, _ in refused})
-        return None
+    async def _pause(self, started_s: float) -> None:
+        """The turn of those who push, if anybody does."""
+        took_s = time.monotonic() - started_s
+        await asyncio.sleep(max(PAUSE_S, took_s * self._pause_share) if self._is_live() else 0)
 
-    def _check(self, lane: LaneFacts) -> None:
+    def _note(self, file: BufferFile, bite: Bite) -> None:
+        """It is under way; a lane that had no room for all of it waits."""
+        self._under_way.append((file, bite))
+        self._events_under_way += bite.events
+        self._latest[bite.shard.shard_id] = bite
+        self._spool.reached("mid_batch")
+        full = {index: error for index, error in bite.errors.items() if _is_full(error.code)}
+        for run in bite.runs if full else ():
+            error = next((full[index] for index in run.indexes if index in full), None)
+            if error is not None:
+                trouble = Trouble(error.code, error.message, error.hint)
+                self.held[run.lane.lane_id] = Held(run.lane, trouble)
+
+    def _check(self) -> None:
         """What follows a commit that failed must not overtake it."""
-        if any(bite.is_interrupted for _, bite in self._under_way):
+        if any(bite.is_interrupted for bite in self._latest.values()):
             raise ReplayInterruptedError("a commit under way failed")
         if self._spool.hold is not None:
             raise ReplayInterruptedError(f"{self._spool.hold.actor} holds the spool")
-        self._handover.check_owned(lane)
 
     def _next_under_way(self) -> tuple[BufferFile, Bite]:
         file, bite = self._under_way.popleft()
-        self._events_under_way -= len(bite.run.indexes)
+        self._events_under_way -= bite.events
+        if self._latest[bite.shard.shard_id] is bite:
+            del self._latest[bite.shard.shard_id]
         return file, bite
 
     async def _reap(self) -> None:
@@ -246,14 +279,20 @@ class Carrier:
             await self._blame(file, bite, error)
             return
         self._spool.reached("after_commit_before_delete")
-        self._finish(file, bite.stored, bite.run.address)
+        self._landed(file, bite)
+
+    def _landed(self, file: BufferFile, bite: Bite) -> None:
+        """All but those for which there was no room."""
+        errors = bite.errors
+        for run in bite.runs:
+            self._finish(file, run.without(errors) if errors else run)
 
     async def _blame(self, file: BufferFile, bite: Bite, error: SpillwayError) -> None:
         """PostgreSQL refuses something in it for good: find out which event it is."""
         if not bite.apart or error.transient:
-            self._suspects.add(bite.run.lane.lane_id)
+            self._suspects.update(run.lane.lane_id for run in bite.runs)
             raise ReplayInterruptedError(f"one event of a commit: {error.message}")
-        await self.refuse(file, [(bite.run.indexes[0], error)])
+        await self.refuse(file, [(bite.runs[0].indexes[0], error)])
 
     async def _abandon(self) -> None:
         """Whatever landed is done; the rest is looked at again."""
@@ -263,12 +302,12 @@ class Carrier:
                 await bite.ticket
             except SpillwayError as error:
                 if _is_refusal(error):
-                    self._suspects.add(bite.run.lane.lane_id)
+                    self._suspects.update(run.lane.lane_id for run in bite.runs)
             else:
-                self._finish(file, bite.stored, bite.run.address)
+                self._landed(file, bite)
 
-    def _finish(self, file: BufferFile, indexes: list[int], address: Address) -> None:
-        self.carried += self._spool.finish_all(file, indexes, address)
+    def _finish(self, file: BufferFile, run: Run) -> None:
+        self.carried += self._spool.finish_all(file, run.indexes, run.address)
 
     async def refuse(self, file: BufferFile, refused: list[Refused]) -> bool:
         """Set aside what the log will not have; False: it stays for now."""
@@ -362,15 +401,15 @@ async def _windows(file: BufferFile, size: Callable[[], int]) -> AsyncGenerator[
 
 
 def _read(
-    file: BufferFile, text: bytes, aside: Container[Mark], window: Window
+    file: BufferFile, part: bytes, aside: Container[Mark], window: Window
 ) -> Iterator[tuple[int, Event]]:
-    """The events of a window that are not done; what else stands there is noted in it.
+    """The events of a part of a window that are not done; what else stands there is noted.
 
     `aside` marks what is in `failed/` already.
     """
     done = file.done
     index = window.end - 1
-    for index, line in enumerate(disk.lines(text), window.end):
+    for index, line in enumerate(disk.split(part), window.end):
         if done is not None and done[index]:
             continue
         try:

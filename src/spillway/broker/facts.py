@@ -347,7 +347,7 @@ class Facts:
 
     async def make_lanes(self, queue: QueueFacts, partitions: Iterable[str]) -> None:
         """Have the lanes of these partitions known; new ones are made, all in one statement."""
-        missing = sorted(set(partitions) - queue.lanes.keys())
+        missing = sorted({one for one in partitions if one not in queue.lanes})
         if not missing:
             return
         for partition in missing:

@@ -10,16 +10,14 @@ import asyncio
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 
-from msgspec import Raw
-
-from spillway.broker.append import Arrivals, append, conflicts
-from spillway.broker.buffering import BYTES_HEAD, payload_of
+from spillway.broker.append import append, conflicts
 from spillway.broker.facts import LaneFacts
-from spillway.broker.intake import PRIORITY_DEFAULT, Intake
+from spillway.broker.intake import Intake
 from spillway.broker.lanes import LaneEntry
+from spillway.broker.runs import PLAIN, Run, item_of
 from spillway.broker.shard import Shard
 from spillway.core.errors import (
     DatabasePermissionError,
@@ -30,127 +28,22 @@ from spillway.core.errors import (
 )
 from spillway.log.database import Database
 from spillway.spool.event import Address, Event, moment
-from spillway.wire import PushItem, PushResult
-
-TOGETHER = timedelta(seconds=1)
-"""Events accepted within this share one look at the dedupe window."""
+from spillway.wire import ErrorDetail, PushResult
 
 Results = dict[int, PushResult]
 Refused = tuple[int, SpillwayError]
 """The place of an event that the log will not have, and why."""
 
-PLAIN = PushItem("", Raw(b"null"))
-"""Stands for an item that had nothing but a payload, which is in a column of its own."""
-
-
-@dataclass(slots=True)
-class Run:
-    """Events that go into the log together, column by column: of one lane and one address, in
-    their order, accepted close to each other.
-
-    An event is read, put into the columns and let go: what the loop touches for a million of them
-    stays in the processor's cache.
-    """
-
-    lane: LaneFacts
-    address: Address
-    earliest: datetime
-    latest: datetime
-    indexes: list[int] = field(default_factory=list)
-    """Their places in the file."""
-    seqs: list[int] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
-    payloads: list[bytes] = field(default_factory=list)
-    rich: dict[int, tuple[Event, Raw | bytes]] = field(default_factory=dict)
-    """By their index, those that had more than JSON for a payload, and what that was."""
-    doubtful: set[int] = field(default_factory=set)
-    """The indexes of those that may be in the log already."""
-
-    @classmethod
-    def behind(cls, lane: LaneFacts, address: Address, first: Event) -> "Run":
-        """None yet, for events accepted from this one on."""
-        return cls(lane, address, first.accepted_at, first.accepted_at + TOGETHER)
-
-    def add(self, index: int, event: Event) -> None:
-        """One more."""
-        payload = bytes(event.payload)
-        if not _is_plain(event, payload):
-            pushed = payload_of(event)
-            self.rich[index] = event, pushed
-            payload = bytes(pushed)
-        if event.doubt is True:
-            self.doubtful.add(index)
-        self.indexes.append(index)
-        self.seqs.append(event.seq)
-        self.ids.append(event.transaction_id)
-        self.payloads.append(payload)
-
-    def without(self, gone: Container[int]) -> "Run":
-        """But for those at these places."""
-        kept = [at for at, index in enumerate(self.indexes) if index not in gone]
-        return self if len(kept) == len(self.indexes) else self._only(kept)
-
-    def within(self, chosen: Container[int]) -> "Run":
-        """Those at these places."""
-        return self._only([at for at, index in enumerate(self.indexes) if index in chosen])
-
-    def apart(self) -> Iterator["Run"]:
-        """Each by itself."""
-        return (self._only([at]) for at in range(len(self.indexes)))
-
-    def _only(self, kept: list[int]) -> "Run":
-        return Run(
-            self.lane,
-            self.address,
-            self.earliest,
-            self.latest,
-            [self.indexes[at] for at in kept],
-            [self.seqs[at] for at in kept],
-            [self.ids[at] for at in kept],
-            [self.payloads[at] for at in kept],
-            self.rich,
-            self.doubtful,
-        )
-
-    @property
-    def accepted_ms(self) -> int:
-        """When the first of them was accepted, or a moment before."""
-        return int(self.earliest.timestamp() * 1000)
-
-    def items(self, now_ms: int) -> list[PushItem]:
-        """As the pushes that they were."""
-        if not self.rich:
-            return [PLAIN] * len(self.indexes)
-        rich = map(self.rich.get, self.indexes)
-        return [PLAIN if one is None else _item(*one, now_ms) for one in rich]
-
-    def arrivals(self, source: str | None, now_ms: int) -> Arrivals:
-        """On their way into the lane."""
-        return Arrivals(
-            self.lane,
-            Address(self.lane.queue.org, self.lane.queue.name, self.lane.partition),
-            self.indexes,
-            self.items(now_ms),
-            self.payloads,
-            self.ids,
-            is_plain=not self.rich,
-            has_given_ids=True,
-            source=source,
-            seqs=self.seqs,
-            accepted_ms=self.accepted_ms,
-            is_quiet=True,
-        )
-
 
 @dataclass(slots=True)
 class Bite:
-    """A run on its way into the log."""
+    """Runs on their way into the log, in one commit."""
 
-    run: Run
+    runs: list[Run]
     shard: Shard
     epoch: int
     results: Results
-    """What has none is stored."""
+    """By index; what has none is stored."""
     ticket: asyncio.Future[None]
     apart: bool
     """Whether nothing else was in its commit."""
@@ -163,12 +56,14 @@ class Bite:
         return self.ticket.done() and self.ticket.exception() is not None
 
     @property
-    def stored(self) -> list[int]:
-        """The indexes of those that the lane took: all but those for which it had no room."""
-        if not self.results:
-            return self.run.indexes
-        errors = {index for index, result in self.results.items() if result.error}
-        return self.run.without(errors).indexes
+    def events(self) -> int:
+        """How many there are."""
+        return sum(len(run.indexes) for run in self.runs)
+
+    @property
+    def errors(self) -> dict[int, ErrorDetail]:
+        """By index, why a lane did not take an event: it had no room."""
+        return {index: result.error for index, result in self.results.items() if result.error}
 
 
 @dataclass(slots=True)
@@ -185,14 +80,9 @@ class Sorted:
 
     lanes: dict[int, list[Run]] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)
+    homes: dict[tuple[str, str, str | None], _Home] = field(default_factory=dict)
     closed: dict[tuple[str, str], SpillwayError] = field(default_factory=dict)
     """The queues that take nothing: not to be asked for each event."""
-
-    def add(self, later: "Sorted") -> None:
-        """Take in what was sorted behind it."""
-        for lane_id, runs in later.lanes.items():
-            self.lanes.setdefault(lane_id, []).extend(runs)
-        self.refused += later.refused
 
 
 class Handover:
@@ -214,10 +104,13 @@ class Handover:
         """The time that messages get."""
         return moment(self._now_ms())
 
-    async def sort(self, events: Iterable[tuple[int, Event]], count_max: int) -> Sorted:
-        """Find the lane of each; transient errors (PostgreSQL is away) are raised."""
-        found = Sorted()
-        lanes, homes = found.lanes, dict[tuple[str, str, str | None], _Home]()
+    async def sort(
+        self, events: Iterable[tuple[int, Event]], found: Sorted, count_max: int
+    ) -> None:
+        """Find the lane of each, behind what was found before; transient errors (PostgreSQL is
+        away) are raised.
+        """
+        lanes, homes = found.lanes, found.homes
         for index, event in events:
             place = event.org, event.queue, event.partition
             home = homes.get(place)
@@ -243,14 +136,12 @@ class Handover:
                 run = Run.behind(lane, home.address, event)
                 runs.append(run)
             run.add(index, event)
-        self._hold_to_limits(found)
-        return found
 
     async def _lane(self, found: Sorted, home: _Home, event: Event) -> LaneFacts:
         queue = event.org, event.queue
         if queue in found.closed:
             raise found.closed[queue].with_traceback(None)
-        item = _item(event, event.payload, self._now_ms())
+        item = item_of(event, event.payload, self._now_ms())
         try:
             lane = await self._intake.lane_of(event.org, item, event.transaction_id)
         except (QueueNotFoundError, QuotaExceededError) as error:
@@ -260,19 +151,21 @@ class Handover:
             home.lane = lane
         return lane
 
-    def _hold_to_limits(self, found: Sorted) -> None:
+    def hold_to_limits(self, found: Sorted) -> None:
         """The rules of today."""
-        for lane_id, runs in found.lanes.items():
-            refused = {index: error for run in runs for index, error in self._beyond(run)}
-            if refused:
-                rest = [run.without(refused) for run in runs]
-                found.lanes[lane_id] = [run for run in rest if run.indexes]
-                found.refused += refused.items()
+        every = [run for runs in found.lanes.values() for run in runs]
+        payloads = [payload for run in every for payload in run.payloads]
+        ids = [transaction_id for run in every for transaction_id in run.ids]
+        fit = self._intake.fit_all(payloads, ids)
+        suspects = [run for run in every if run.rich or not fit]
+        refused = {index: error for run in suspects for index, error in self._beyond(run)}
+        if refused:
+            found.refused += refused.items()
+            for lane_id, runs in found.lanes.items():
+                found.lanes[lane_id] = _without(runs, refused)
 
     def _beyond(self, run: Run) -> Iterator[Refused]:
         """Those of a run that are not within the limits."""
-        if not run.rich and self._intake.fit_all(run.payloads, run.ids):
-            return
         items = run.items(self._now_ms())
         for index, item, payload, id_ in zip(
             run.indexes, items, run.payloads, run.ids, strict=True
@@ -304,9 +197,8 @@ class Handover:
             known |= await self._in_log(runs, known, tried)
         if not known:
             return runs, []
-        news = [run.without(known) for run in runs]
         stored = [run.within(known) for run in runs]
-        return [run for run in news if run.indexes], [run for run in stored if run.indexes]
+        return _without(runs, known), [run for run in stored if run.indexes]
 
     async def marks(self, source: str) -> dict[int, int]:
         """How far a source has come, by lane. Whoever begins with a source asks anew: after a
@@ -361,13 +253,14 @@ class Handover:
 
     async def bite(
         self,
-        run: Run,
+        runs: list[Run],
         source: str | None,
         check: Callable[[], None] = lambda: None,
         *,
         apart: bool = False,
     ) -> tuple[Bite | None, list[Refused]]:
-        """Append a run; it is in the log once the ticket of the bite is done.
+        """Append runs of one shard; they are in the log once the ticket of the bite is done. When
+        there is no room for all of them it has the first ones, and the next bite says why.
 
         Should some have transaction ids that stand for other payloads, nothing is appended: set
         them aside first, for the commit of the others says that all before them is done.
@@ -375,20 +268,32 @@ class Handover:
         `check` may refuse at the last moment: behind it nothing is awaited. With `apart` they get
         a commit of their own: if it is refused, nothing else is to blame.
         """
-        shard = self._shards[run.lane.shard_id]
-        entry = await self._entry(shard, run)
+        shard = self._shards[runs[0].lane.shard_id]
+        entries = [await self._entry(shard, run) for run in runs]
         now_ms = self._now_ms()
-        arrivals = run.arrivals(source, now_ms)
-        results: Results = {}
+        arrivals = [run.arrivals(source, now_ms) for run in runs]
         check()
-        refused = conflicts(entry, arrivals, run.accepted_ms)
+        refused: list[Refused] = [
+            (run.indexes[at], error)
+            for run, entry, some in zip(runs, entries, arrivals, strict=True)
+            for at, error in conflicts(entry, some, run.accepted_ms)
+        ]
         if refused:
-            return None, [(run.indexes[at], error) for at, error in refused]
+            return None, refused
         if apart:
             shard.seal()
-        append(shard, entry, arrivals, results, now_ms)
+        results: Results = {}
+        appended = 0
+        for entry, some in zip(entries, arrivals, strict=True):
+            try:
+                append(shard, entry, some, results, now_ms)
+            except SpillwayError:
+                if not appended:
+                    raise
+                break
+            appended += 1
         ticket = shard.ticket_apart() if apart else shard.ticket()
-        return Bite(run, shard, shard.epoch, results, ticket, apart), []
+        return Bite(runs[:appended], shard, shard.epoch, results, ticket, apart), []
 
     async def _entry(self, shard: Shard, run: Run) -> LaneEntry:
         """The lane in memory, with its dedupe window."""
@@ -409,9 +314,11 @@ class Handover:
         """Whether this broker writes anything at all; a standby keeps its files."""
         return any(shard.owned for shard in self._shards)
 
-    def check_owned(self, lane: LaneFacts) -> None:
-        """Refuse a lane that this broker does not write."""
-        self._shards[lane.shard_id].check_owned()
+
+def _without(runs: list[Run], gone: Container[int]) -> list[Run]:
+    """What is left of runs."""
+    rest = (run.without(gone) for run in runs)
+    return [run for run in rest if run.indexes]
 
 
 def is_ours(error: SpillwayError) -> bool:
@@ -419,39 +326,3 @@ def is_ours(error: SpillwayError) -> bool:
     about the event alone is the event's fault.
     """
     return error.transient or isinstance(error, DatabasePermissionError | DatabaseSchemaError)
-
-
-def _is_plain(event: Event, payload: bytes) -> bool:
-    """Whether a payload is all that it had."""
-    return (
-        event.key is None
-        and event.headers is None
-        and event.priority == PRIORITY_DEFAULT
-        and event.trace_id is None
-        and event.deliver_at is None
-        and event.expires_at is None
-        and not payload.startswith(BYTES_HEAD)
-    )
-
-
-def _item(event: Event, payload: Raw | bytes, now_ms: int) -> PushItem:
-    return PushItem(
-        event.queue,
-        payload,  # type: ignore[arg-type]  # bytes stand for themselves
-        event.partition,
-        event.key,
-        event.transaction_id,
-        event.headers,
-        event.priority,
-        None,
-        event.deliver_at,
-        _ttl_ms(event, now_ms),
-        event.trace_id,
-    )
-
-
-def _ttl_ms(event: Event, now_ms: int) -> int | None:
-    """What is left of its life now; nothing is still a millisecond, so that it expires."""
-    if event.expires_at is None:
-        return None
-    return max(1, int(event.expires_at.timestamp() * 1000) - now_ms)

@@ -16,7 +16,8 @@ from msgspec import UNSET
 from spillway.broker.breaker import Breaker
 from spillway.broker.carrier import error_trouble
 from spillway.broker.duty import Duty
-from spillway.broker.handover import Handover, Run, Sorted, is_ours
+from spillway.broker.handover import Handover, Sorted, is_ours
+from spillway.broker.runs import Run
 from spillway.core.errors import (
     CommitRefusedError,
     DatabaseUnavailableError,
@@ -179,8 +180,9 @@ class Revival(Duty):
         events = list(chosen.items())
         for at in range(0, len(events), TOGETHER):
             some = [(index, _again(record)) for index, record in events[at : at + TOGETHER]]
-            found.add(await self._handover.sort(some, self._spool.config.max_batch))
+            await self._handover.sort(some, found, self._spool.config.max_batch)
             await asyncio.sleep(0)
+        self._handover.hold_to_limits(found)
         return found
 
     async def _begin(self, file: str, chosen: dict[int, FailedEvent], tried: set[int]) -> None:
@@ -214,7 +216,7 @@ class Revival(Duty):
     async def _give(self, run: Run, *, apart: bool = False) -> Outcomes:
         if not run.indexes:
             return {}
-        bite, refused = await self._handover.bite(run, None, apart=apart)
+        bite, refused = await self._handover.bite([run], None, apart=apart)
         if bite is None:
             outcomes: Outcomes = {index: error_trouble(error) for index, error in refused}
             return outcomes | await self._give(run.without(outcomes), apart=apart)
@@ -230,9 +232,9 @@ class Revival(Duty):
             for one in run.apart():
                 outcomes |= await self._give(one, apart=True)
             return outcomes
-        errors = {index: result.error for index, result in bite.results.items() if result.error}
         return dict.fromkeys(run.indexes) | {
-            index: Trouble(error.code, error.message, error.hint) for index, error in errors.items()
+            index: Trouble(error.code, error.message, error.hint)
+            for index, error in bite.errors.items()
         }
 
 

@@ -388,25 +388,22 @@ def test_windows_cut_at_line_ends(tmp_path, make_lines, size):
     path.write_bytes(b"".join(lines) + b"torn")
     texts, offset = [], 0
     while text := disk.read_window(path, offset, size):
-        texts += disk.lines(text)
+        texts += disk.split(text)
         offset += len(text)
     assert texts == [line[:-1] for line in lines] + [b"torn"]
     assert disk.survey(path) == (len(texts), [])
 
 
 @pytest.mark.parametrize("size", [1, 7, 300, 1024 * 1024])
-def test_lines_are_split_off_some_at_a_time(monkeypatch, size):
-    """However few: blank ones, the torn one at the end, and any byte in them."""
+def test_a_window_is_cut_into_parts_at_line_ends(monkeypatch, size):
+    """However small: blank lines, the torn one at the end, and any byte in them."""
     monkeypatch.setattr(disk, "SPLIT_BYTES", size)
-    assert list(disk.lines(b"")) == []
-    assert list(disk.lines(b"\n\n")) == [b"", b""]
-    assert list(disk.lines(b"one\n\ntw\x0co\r\n \ntorn")) == [
-        b"one",
-        b"",
-        b"tw\x0co\r",
-        b" ",
-        b"torn",
-    ]
+    text = b"one\n\ntw\x0co\r\n \n" + b"x" * 400 + b"\ntorn"
+    for whole in (b"", b"\n\n", text):
+        parts = list(disk.parts(whole))
+        assert b"".join(parts) == whole
+        assert [line for part in parts for line in disk.split(part)] == disk.split(whole)
+        assert all(part.endswith(b"\n") for part in parts[:-1])
 
 
 def test_lines_are_found_by_their_places(tmp_path, make_lines, monkeypatch):

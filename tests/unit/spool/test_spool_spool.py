@@ -209,7 +209,7 @@ async def test_a_damaged_line_that_names_no_lane_is_done_with_too(opened, push):
     async with opened() as again:
         assert counts(again) == (2, {"orders": 1}, True)
         [file] = again.files
-        texts = disk.lines(disk.read_window(file.path, 0))
+        texts = disk.split(disk.read_window(file.path, 0))
         assert again.finish(file, enumerate(map(address_of, texts))) == 2
         assert counts(again) == NOTHING
 
