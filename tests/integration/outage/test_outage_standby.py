@@ -1,5 +1,6 @@
 """What a broker that stands by took into its files goes to the owner: once, and in order."""
 
+import asyncio
 import socket
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 from spillway import wire
 from spillway.api.limits import Limits
 from spillway.broker import courier, owner
+from spillway.broker.handover import Handover
 from spillway.client.errors import BrokerUnreachableError
 from spillway.core.errors import SpoolOwnerUnreachableError
 from spillway.core.routing import partition_of
@@ -26,7 +28,9 @@ CHOOSY = """
     FOR EACH ROW EXECUTE FUNCTION choosy()
 """
 NO_LONGER_CHOOSY = "DROP TRIGGER choosy ON spillway.message_batch"
-WINDOWS = pytest.mark.parametrize("window_ms", [600_000, 0], ids=["a window", "no window"])
+NO_DEDUPE = {"dedupe_window_ms": 0, "dedupe_count": 0}
+"""Nothing but marks tells a repeat then."""
+DEDUPES = pytest.mark.parametrize("dedupe", [{}, NO_DEDUPE], ids=["dedupe", "no dedupe"])
 EXCHANGE = owner._exchange
 
 
@@ -106,9 +110,9 @@ async def test_events_of_many_windows_keep_their_order(
         assert (await first.broker.spoolkeeping.status()).owner is None
 
 
-@WINDOWS
+@DEDUPES
 async def test_a_request_whose_answer_is_lost_is_repeated_without_effect(
-    open_pair, database, drained, spool_there, release, small_requests, monkeypatch, window_ms
+    open_pair, database, drained, spool_there, release, small_requests, monkeypatch, dedupe
 ):
     """The owner knows by the marks of the file what it has; no window is asked."""
     lost = 0
@@ -122,7 +126,7 @@ async def test_a_request_whose_answer_is_lost_is_repeated_without_effect(
         return answer
 
     async with open_pair() as (first, second):
-        await first.queue(dedupe_window_ms=window_ms)
+        await first.queue(**dedupe)
         await spool_there(second, *numbered("n", 100))
         monkeypatch.setattr(owner, "_exchange", lose_answers)
         await release(second)
@@ -131,9 +135,9 @@ async def test_a_request_whose_answer_is_lost_is_repeated_without_effect(
         assert await database.log() == numbered("n", 100)
 
 
-@WINDOWS
+@DEDUPES
 async def test_a_commit_of_unknown_outcome_at_the_owner_is_found(
-    open_pair, database, drained, spool_there, release, small_requests, monkeypatch, window_ms
+    open_pair, database, drained, spool_there, release, small_requests, monkeypatch, dedupe
 ):
     """Its connection dies in the commit that stores them, which landed all the same."""
     write, deaths = Writer.write, 0
@@ -147,7 +151,7 @@ async def test_a_commit_of_unknown_outcome_at_the_owner_is_found(
         return passed
 
     async with open_pair() as (first, second):
-        await first.queue(dedupe_window_ms=window_ms)
+        await first.queue(**dedupe)
         await spool_there(second, *numbered("n", 100))
         monkeypatch.setattr(Writer, "write", break_off)
         await release(second)
@@ -156,9 +160,9 @@ async def test_a_commit_of_unknown_outcome_at_the_owner_is_found(
         assert await database.log() == numbered("n", 100)
 
 
-@WINDOWS
+@DEDUPES
 async def test_a_standby_that_ends_behind_an_answer_begins_anew(
-    open_served, database, drained, spool_there, release, tmp_path, eventually_async, window_ms
+    open_served, database, drained, spool_there, release, tmp_path, eventually_async, dedupe
 ):
     """Its file is still whole; the next run of it hands over what is left, and no more."""
 
@@ -167,7 +171,7 @@ async def test_a_standby_that_ends_behind_an_answer_begins_anew(
             raise ConnectionError(point)
 
     async with open_served(file_buffer_dir=tmp_path / "first") as first:
-        await first.queue(dedupe_window_ms=window_ms)
+        await first.queue(**dedupe)
         async with open_served(file_buffer_dir=tmp_path / "second") as second:
             await spool_there(second, *numbered("n", 50))
             second.broker.spool.reached = die
@@ -181,13 +185,13 @@ async def test_a_standby_that_ends_behind_an_answer_begins_anew(
             assert await database.log() == numbered("n", 50)
 
 
-@WINDOWS
+@DEDUPES
 async def test_ownership_that_moves_in_the_middle_changes_nothing(
-    open_pair, database, drained, spool_there, release, small_requests, monkeypatch, window_ms
+    open_pair, database, drained, spool_there, release, small_requests, monkeypatch, dedupe
 ):
     """The standby becomes the owner: its own replay goes on behind what it has handed over."""
     async with open_pair() as (first, second):
-        await first.queue(dedupe_window_ms=window_ms)
+        await first.queue(**dedupe)
         await spool_there(second, *numbered("n", 100))
         requests = 0
 
@@ -207,6 +211,47 @@ async def test_ownership_that_moves_in_the_middle_changes_nothing(
         assert requests >= 3
         assert all(shard.owned for shard in second.broker.shards)
         assert await database.log() == numbered("n", 100)
+
+
+async def test_a_request_that_outlives_two_owners_stores_nothing(
+    open_pair, database, drained, spool_there, release, monkeypatch, eventually_async
+):
+    """It asked the log what was done, and others did it meanwhile: it is not to go by the answer."""
+    asked, late = asyncio.Event(), asyncio.Event()
+    marks, requests = Handover.marks, []
+
+    async def dawdle(self, source):
+        found = await marks(self, source)
+        if not asked.is_set():
+            asked.set()
+            await late.wait()
+        return found
+
+    async def give_up(address, request):
+        requests.append(asyncio.ensure_future(EXCHANGE(address, request)))
+        await asked.wait()
+        raise BrokerUnreachableError("no answer", sent=True)
+
+    async with open_pair() as (first, second):
+        await first.queue(**NO_DEDUPE)
+        monkeypatch.setattr(Handover, "marks", dawdle)
+        monkeypatch.setattr(owner, "_exchange", give_up)
+        await spool_there(second, *numbered("n", 10))
+        await release(second)
+        await asked.wait()
+        for shard in first.broker.shards:
+            shard._released = True  # it lets go, and keeps its hands off
+            shard.depose("for the test")
+        await drained(second)
+        assert await database.log() == numbered("n", 10)
+        for desk in (first, second):
+            for shard in desk.broker.shards:
+                shard._released = desk is second
+                shard.depose("for the test")
+        await eventually_async(lambda: all(shard.owned for shard in first.broker.shards))
+        late.set()
+        assert (await requests[0]).status == 503
+        assert await database.log() == numbered("n", 10)
 
 
 # ---------------------------------------------------------------- what does not go in
@@ -231,6 +276,68 @@ async def test_poison_is_set_aside_alone_at_the_standby(
         assert await database.log() == ["1", "2", "3", "4", "poison"]
         assert second.broker.ownership.stands_by
         assert second.broker.revival.revived == 1
+
+
+async def test_an_answer_that_is_lost_loses_no_poison(
+    open_pair, database, drained, spool_there, release, monkeypatch
+):
+    """Nothing behind it is stored before it is aside: the mark would say that it is done too."""
+    lost = 0
+
+    async def lose_answers(address, request):
+        nonlocal lost
+        answer = await EXCHANGE(address, request)
+        if lost < 2:
+            lost += 1
+            raise BrokerUnreachableError("the cable was cut", sent=True)
+        return answer
+
+    async with open_pair(num_shards=1, file_buffer_retry_interval=3600) as (first, second):
+        await first.queue(**NO_DEDUPE)
+        await first.queue("wary")
+        await first.told("1", queue="wary")
+        await database.execute(CHOOSY)
+        await spool_there(second, "1", "poison", "2", "poison too", "3")
+        await spool_there(second, "another", queue="wary", transaction_id="1")
+        await spool_there(second, "2", queue="wary")
+        monkeypatch.setattr(owner, "_exchange", lose_answers)
+        await release(second)
+        await drained(second, failed=3)
+        assert set(set_aside(second)) == {
+            ("poison", "internal"),
+            ("poison too", "internal"),
+            ("another", "transaction_conflict"),
+        }
+        assert await database.log() == ["1", "2", "3"]
+        assert await database.log("wary") == ["1", "2"]
+
+
+async def test_what_was_set_aside_is_stored_once_though_answers_are_lost(
+    open_pair, database, drained, spool_there, release, eventually_async, monkeypatch
+):
+    """The line says that it was tried, so the owner looks for it; whoever asks by hand hears."""
+    async with open_pair(num_shards=1, file_buffer_retry_interval=3600) as (first, second):
+        await first.queue(**NO_DEDUPE)
+        await database.execute(CHOOSY)
+        await spool_there(second, "1", "poison a", "2", "poison b")
+        await release(second)
+        await drained(second, failed=2)
+        await database.execute(NO_LONGER_CHOOSY)
+
+        async def lose(address, request):
+            await EXCHANGE(address, request)
+            raise BrokerUnreachableError("the cable was cut", sent=True)
+
+        retry = second.broker.spoolkeeping.retry
+        with monkeypatch.context() as cut:
+            cut.setattr(owner, "_exchange", lose)
+            for _ in range(2):
+                with pytest.raises(SpoolOwnerUnreachableError, match="the cable was cut"):
+                    await retry(wire.SpoolRetryRequest(), "ann")
+        assert len(set_aside(second)) == 2
+        assert (await retry(wire.SpoolRetryRequest(), "ann")).affected == 2
+        assert second.broker.spool.quarantined == 0
+        assert await database.log() == ["1", "2", "poison a", "poison b"]
 
 
 async def test_what_today_refuses_is_durably_aside_before_the_next_is_sent(
@@ -297,9 +404,10 @@ async def test_an_event_of_an_unknown_lane_is_not_overtaken(
         await eventually_async(lambda: second.broker.replay.held)
         await spool_there(second, "first", key="b")
         await spool_there(second, "second", partition=free)
+        await spool_there(second, "beacon", queue="elsewhere")
         await release(second)
         await eventually_async(lambda: second.broker.spool.pending == 3)
-        await second.broker.replay.run_once()
+        assert await database.log("elsewhere") == ["beacon"]
         assert await database.log(partition=free) == []
         while messages := await first.lease(10):
             await first.ack(*messages)
