@@ -122,9 +122,8 @@ class Reception:
             if guest.source is not None:
                 found = _without_room(found, run, guest.held)
             outcomes |= found
-            if guest.source is not None and len(found) < len(run.indexes):
-                return
-            if guest.source is not None and any(found.values()):
+            is_whole = len(found) == len(run.indexes) and not any(found.values())
+            if guest.source is not None and not is_whole:
                 return
 
 
