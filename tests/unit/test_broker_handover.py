@@ -1,6 +1,5 @@
 """Events on their way from a file into the log: sorted into runs, each for one lane."""
 
-import base64
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -14,7 +13,7 @@ from spillway.broker.breaker import Breaker
 from spillway.broker.facts import LaneFacts, QueueFacts
 from spillway.broker.handover import Handover, Sorted
 from spillway.broker.intake import Intake, ItemLimits
-from spillway.broker.runs import PLAIN, TOGETHER, Run
+from spillway.broker.runs import TOGETHER, Run
 from spillway.core.errors import DatabaseUnavailableError, QueueNotFoundError
 from spillway.core.routing import partition_of
 from spillway.spool.event import Address, Event
@@ -227,52 +226,3 @@ async def test_a_lane_of_which_nothing_is_left_has_no_run(handover):
     """Nobody is to load it."""
     found = await sort(handover, event(1, transaction_id="x" * 17))
     assert [len(runs) for runs in found.lanes.values()] == [0]
-
-
-# ---------------------------------------------------------------- a run
-
-
-async def test_parts_of_a_run_keep_what_belongs_together(handover):
-    """By the places of their events, whatever is left out."""
-    run = await only_run(handover, *(event(n, doubt=n == 2 or UNSET) for n in range(4)))
-    rest = run.without({0, 2})
-    assert (rest.indexes, rest.seqs, rest.ids, rest.payloads) == (
-        [1, 3],
-        [1, 3],
-        ["t1", "t3"],
-        [b"1", b"3"],
-    )
-    assert run.without({9}) is run
-    assert run.within({2, 9}).indexes == [2]
-    assert [one.indexes for one in run.apart()] == [[0], [1], [2], [3]]
-    assert run.doubtful == {2}
-
-
-async def test_plain_events_go_as_columns(handover):
-    """No item is made for them."""
-    run = await only_run(handover, event(1), event(2))
-    arrivals = run.arrivals("failover_x", NOW_MS)
-    assert arrivals.is_plain
-    assert all(item is PLAIN for item in arrivals.items)
-    assert (arrivals.source, arrivals.seqs) == ("failover_x", [1, 2])
-
-
-async def test_rich_events_are_the_pushes_they_were(handover):
-    """Beside plain ones: bytes, keys, headers, what is left of a life."""
-    wrapped = b'{"payload_base64":"%b"}' % base64.b64encode(b"\x00\xff")
-    end = NOW + timedelta(seconds=5)
-    run = await only_run(
-        handover,
-        event(1),
-        event(2, payload=Raw(wrapped)),
-        event(3, key="k", headers={"a": "b"}, trace_id="t", expires_at=end),
-        event(4, payload=Raw(b'{"payload_base64":"AA==","more":1}')),
-    )
-    assert run.payloads == [b"1", b"\x00\xff", b"3", b'{"payload_base64":"AA==","more":1}']
-    plain, raw, full, alike = run.arrivals(None, NOW_MS + 2_000).items
-    assert plain is PLAIN
-    assert raw.payload == b"\x00\xff"
-    assert (full.key, full.headers, full.trace_id, full.ttl_ms) == ("k", {"a": "b"}, "t", 3_000)
-    assert type(alike.payload) is Raw
-    [late] = run.within({2}).items(NOW_MS + 60_000)
-    assert late.ttl_ms == 1

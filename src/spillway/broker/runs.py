@@ -153,7 +153,7 @@ def portion(waiting: deque[Run], appetite: Appetite) -> list[Run]:
         events, size = events + len(one.ids), size + sum(map(len, one.payloads))
         if events > appetite.events or size > appetite.bytes:
             break
-        if one.lane is taken[-1].lane or one.lane.shard_id != first.lane.shard_id:
+        if one.lane.lane_id == taken[-1].lane.lane_id or one.lane.shard_id != first.lane.shard_id:
             break
         taken.append(waiting.popleft())
     return taken

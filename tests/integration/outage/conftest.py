@@ -1,5 +1,6 @@
 """A database that goes away and comes back, and what is in the log afterwards."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import psycopg
 import pytest
 
 from spillway.log.embedded import EmbeddedPostgres
+from spillway.log.writer import Writer
 from spillway.spool import event
 from spillway.spool import folder as disk
 
@@ -155,3 +157,21 @@ def failed(folder: Path) -> Callable[[], list[tuple[Any, str]]]:
         ]
 
     return read
+
+
+@pytest.fixture
+def valve(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[asyncio.Event, asyncio.Event]]:
+    """Commits begin, and end once `open` is set."""
+    open_, begun = asyncio.Event(), asyncio.Event()
+    write = Writer.write
+
+    async def slow(self: Writer, *arguments: Any) -> bool:
+        begun.set()
+        await open_.wait()
+        return await write(self, *arguments)
+
+    def shut() -> tuple[asyncio.Event, asyncio.Event]:
+        monkeypatch.setattr(Writer, "write", slow)
+        return open_, begun
+
+    return shut

@@ -7,25 +7,6 @@ import pytest
 from spillway import wire
 from spillway.broker import carrier, spoolkeeping
 from spillway.core.errors import OverloadedError
-from spillway.log.writer import Writer
-
-
-@pytest.fixture
-def valve(monkeypatch):
-    """Commits begin, and end once `open` is set."""
-    open_, begun = asyncio.Event(), asyncio.Event()
-    write = Writer.write
-
-    async def slow(self, *arguments):
-        begun.set()
-        await open_.wait()
-        return await write(self, *arguments)
-
-    def shut():
-        monkeypatch.setattr(Writer, "write", slow)
-        return open_, begun
-
-    return shut
 
 
 def hold(desk):
