@@ -64,7 +64,7 @@ log = structlog.get_logger(__name__)
 
 OPERATORS_MAX = 3
 """Connections for what operators ask, and for counting: such questions may take seconds."""
-START_PATIENCE_S = 5.0
+START_PATIENCE_S = 2.5
 """How long a start waits for PostgreSQL before it goes on without."""
 
 
@@ -264,12 +264,12 @@ class Broker:
             *self._more_duties,
         ]
 
-    async def start(self) -> None:
+    async def start(self, patience_s: float = START_PATIENCE_S) -> None:
         """Take the shards that are free and begin the duties; pushes are taken without them too."""
         await self.spool.open()
         await self.keys.open()
         try:
-            async with asyncio.timeout(START_PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 await self.ownership.run_once()
         except TimeoutError:
             self.breaker.trip(DatabaseUnavailableError("PostgreSQL does not answer"))

@@ -66,6 +66,7 @@ async def _serve(settings: "Settings") -> None:
     from spillway.api.listener import listen  # noqa: PLC0415
     from spillway.api.server import make_app  # noqa: PLC0415
     from spillway.api.server import serve as serve_http  # noqa: PLC0415
+    from spillway.broker.service import START_PATIENCE_S  # noqa: PLC0415
 
     stop = asyncio.Event()
     _on_signals(stop)
@@ -88,7 +89,7 @@ async def _serve(settings: "Settings") -> None:
             _tell_start(settings, broker)
 
         try:
-            await broker.start()
+            await broker.start(0.0 if keeper and keeper.is_late else START_PATIENCE_S)
             stopping = asyncio.get_running_loop().create_task(_stop_waits(stop, broker.drain))
             await serve_http(
                 make_app(broker, limits),
