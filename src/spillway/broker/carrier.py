@@ -14,6 +14,7 @@ from spillway.broker.append import error_detail
 from spillway.broker.facts import LaneFacts
 from spillway.broker.handover import Bite, Handover, Refused, Sorted, is_ours
 from spillway.broker.runs import Appetite, Run, portion
+from spillway.broker.underway import UnderWay
 from spillway.core.errors import (
     CommitRefusedError,
     DamagedLineError,
@@ -31,8 +32,6 @@ from spillway.spool.spool import Spool
 
 log = structlog.get_logger(__name__)
 
-UNDER_WAY_MAX = 8_000
-"""Events whose commits are not awaited yet."""
 POLITE = Appetite(events=300, bytes=64 * 1024, runs=16)
 RUNS_MAX = 64
 """Lanes that get something in one turn of the loop, though nobody pushes."""
@@ -101,10 +100,7 @@ class Carrier:
         self._is_live = is_live
         self._pause_share = pause_share
         self._suspects: set[int] = set()
-        self._under_way: deque[tuple[BufferFile, Bite]] = deque()
-        self._events_under_way = 0
-        self._latest: dict[int, Bite] = {}
-        """By shard, the last bite under way: what is wrong with an earlier one is wrong with it."""
+        self._under_way = UnderWay()
         self._breadth = 1
         """How many lanes the last window had."""
         self.held: dict[int, Held] = {}
@@ -134,9 +130,7 @@ class Carrier:
             while self._under_way:
                 await self._reap()
         except asyncio.CancelledError:
-            self._under_way.clear()  # the broker stops, and so do the commits
-            self._latest.clear()
-            self._events_under_way = 0
+            self._under_way = UnderWay()  # the broker stops, and so do the commits
             raise
         except BaseException:
             await self._abandon()
@@ -215,7 +209,7 @@ class Carrier:
 
     async def _bites(self, source: _Source, runs: list[Run], *, polite: bool, apart: bool) -> None:
         """One bite but for what the log will not have: that is set aside before the rest goes."""
-        while self._under_way and (polite or self._events_under_way >= UNDER_WAY_MAX):
+        while self._under_way and (polite or self._under_way.is_full):
             await self._reap()
         while runs := [run for run in runs if run.indexes and not self._waits(run.lane)]:
             started_s = time.monotonic()
@@ -243,9 +237,7 @@ class Carrier:
 
     def _note(self, file: BufferFile, bite: Bite) -> None:
         """It is under way; a lane that had no room for all of it waits."""
-        self._under_way.append((file, bite))
-        self._events_under_way += bite.events
-        self._latest[bite.shard.shard_id] = bite
+        self._under_way.add(file, bite)
         self._spool.reached("mid_batch")
         full = {index: error for index, error in bite.errors.items() if _is_full(error.code)}
         for run in bite.runs if full else ():
@@ -256,21 +248,14 @@ class Carrier:
 
     def _check(self) -> None:
         """What follows a commit that failed must not overtake it."""
-        if any(bite.is_interrupted for bite in self._latest.values()):
+        if self._under_way.is_interrupted:
             raise ReplayInterruptedError("a commit under way failed")
         if self._spool.hold is not None:
             raise ReplayInterruptedError(f"{self._spool.hold.actor} holds the spool")
 
-    def _next_under_way(self) -> tuple[BufferFile, Bite]:
-        file, bite = self._under_way.popleft()
-        self._events_under_way -= bite.events
-        if self._latest[bite.shard.shard_id] is bite:
-            del self._latest[bite.shard.shard_id]
-        return file, bite
-
     async def _reap(self) -> None:
         """Wait for the oldest commit."""
-        file, bite = self._next_under_way()
+        file, bite = self._under_way.take()
         try:
             await bite.ticket
         except SpillwayError as error:
@@ -297,7 +282,7 @@ class Carrier:
     async def _abandon(self) -> None:
         """Whatever landed is done; the rest is looked at again."""
         while self._under_way:
-            file, bite = self._next_under_way()
+            file, bite = self._under_way.take()
             try:
                 await bite.ticket
             except SpillwayError as error:

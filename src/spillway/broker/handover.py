@@ -61,6 +61,11 @@ class Bite:
         return sum(len(run.indexes) for run in self.runs)
 
     @property
+    def bytes(self) -> int:
+        """Of their payloads."""
+        return sum(len(payload) for run in self.runs for payload in run.payloads)
+
+    @property
     def errors(self) -> dict[int, ErrorDetail]:
         """By index, why a lane did not take an event: it had no room."""
         return {index: result.error for index, result in self.results.items() if result.error}

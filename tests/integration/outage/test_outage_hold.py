@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from spillway import wire
-from spillway.broker import carrier, spoolkeeping
+from spillway.broker import spoolkeeping, underway
 from spillway.core.errors import OverloadedError
 
 
@@ -35,7 +35,7 @@ async def test_a_replay_ends_with_the_commits_under_way(
     open_desk, database, valve, monkeypatch, eventually_async
 ):
     """It does not go on with the rest of the file."""
-    monkeypatch.setattr(carrier, "UNDER_WAY_MAX", 8)
+    monkeypatch.setattr(underway, "EVENTS_MAX", 8)
     async with open_desk(num_shards=1, file_buffer_max_batch=1) as desk:
         await desk.queue()
         async with database.away():
