@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from spillway.broker.breaker import Breaker
 from spillway.broker.facts import LaneFacts, QueueFacts
@@ -19,7 +19,7 @@ from spillway.core.routing import partition_of
 from spillway.spool.event import Address, Event
 from spillway.wire import QueueOptions
 
-NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
 
 
@@ -68,23 +68,14 @@ def make_handover(facts: Facts) -> Handover:
     return Handover(intake, [], nothing, lambda: NOW_MS)
 
 
-def event(seq: int, queue: str = "narrow", partition: str | None = "Default", **more) -> Event:
-    values: dict[str, Any] = {
-        "payload": Raw(b"%d" % seq),
-        "transaction_id": f"t{seq}",
-        "trace_id": None,
-        "namespace": "",
-        "task": "",
-        "org": "default",
-        "key": None,
-        "headers": None,
-        "priority": 2,
-        "deliver_at": None,
-        "expires_at": None,
-        "accepted_at": NOW,
-        "doubt": UNSET,
-    }
-    return Event(queue=queue, partition=partition, seq=seq, **(values | more))
+@pytest.fixture(scope="session")
+def event(make_event):
+    """Makes a plain event of a number."""
+
+    def plain(number: int, queue: str = "narrow", partition: str | None = "Default", **more):
+        return make_event(number, queue, partition, **{"priority": 2} | more)
+
+    return plain
 
 
 async def sort(handover: Handover, *events: Event, count_max: int = 100) -> Sorted:
@@ -107,15 +98,15 @@ async def only_run(handover: Handover, *events: Event) -> Run:
 # ---------------------------------------------------------------- into runs
 
 
-async def test_a_run_holds_its_columns(handover):
+async def test_a_run_holds_its_columns(event, handover):
     """Places, numbers, ids, payloads, in the order of the file."""
     run = await only_run(handover, event(7), event(8))
-    assert (run.indexes, run.seqs, run.ids) == ([0, 1], [7, 8], ["t7", "t8"])
+    assert (run.indexes, run.seqs, run.ids) == ([0, 1], [7, 8], ["t-7", "t-8"])
     assert (run.payloads, run.rich, run.doubtful) == ([b"7", b"8"], {}, set())
     assert (run.address, run.lane.partition) == (Address("default", "narrow", "Default"), "Default")
 
 
-async def test_a_run_is_no_longer_than_a_batch(handover):
+async def test_a_run_is_no_longer_than_a_batch(event, handover):
     """Neither in events nor in time: one look at the dedupe window is for all of it."""
     later = NOW + TOGETHER
     found = await sort(
@@ -131,7 +122,7 @@ async def test_a_run_is_no_longer_than_a_batch(handover):
     assert [run.accepted_ms - NOW_MS for run in runs] == [0, 0, 1000, 0]
 
 
-async def test_addresses_of_one_lane_keep_its_order(handover):
+async def test_addresses_of_one_lane_keep_its_order(event, handover):
     """Pushes from before the queue was known have another address, and the same lane."""
     found = await sort(handover, event(1, partition=None), event(2), event(3, partition=None))
     [runs] = found.lanes.values()
@@ -142,7 +133,7 @@ async def test_addresses_of_one_lane_keep_its_order(handover):
     ]
 
 
-async def test_without_a_partition_a_wide_queue_is_asked_for_each(handover):
+async def test_without_a_partition_a_wide_queue_is_asked_for_each(event, handover):
     """Their ids, or keys, tell the lane."""
     events = [event(n, "wide", None, key="k" if n % 3 == 0 else None) for n in range(12)]
     found = await sort(handover, *events)
@@ -162,7 +153,7 @@ places = st.tuples(
 
 
 @given(st.lists(places, max_size=40), st.integers(1, 5))
-async def test_whatever_comes_every_lane_keeps_its_order(came, count_max):
+async def test_whatever_comes_every_lane_keeps_its_order(event, came, count_max):
     """Each event is in one run, or refused; runs of a lane, one behind the other, are its order."""
     events = [
         event(n, queue, partition, accepted_at=NOW + second * TOGETHER)
@@ -187,7 +178,7 @@ async def test_whatever_comes_every_lane_keeps_its_order(came, count_max):
 # ---------------------------------------------------------------- what is refused
 
 
-async def test_a_queue_that_is_gone_is_asked_for_once(handover, facts):
+async def test_a_queue_that_is_gone_is_asked_for_once(event, handover, facts):
     """However many of its events are left."""
     found = await sort(handover, *(event(n, "gone", f"p{n % 3}") for n in range(9)), event(9))
     assert [(index, type(error)) for index, error in found.refused] == [
@@ -197,7 +188,7 @@ async def test_a_queue_that_is_gone_is_asked_for_once(handover, facts):
     assert [run.indexes for runs in found.lanes.values() for run in runs] == [[9]]
 
 
-async def test_what_is_about_postgresql_is_no_fault_of_an_event(handover, facts):
+async def test_what_is_about_postgresql_is_no_fault_of_an_event(event, handover, facts):
     """The file waits."""
     facts.is_away = True
     with pytest.raises(DatabaseUnavailableError):
@@ -215,14 +206,14 @@ async def test_what_is_about_postgresql_is_no_fault_of_an_event(handover, facts)
     ],
     ids=["payload", "id", "id in bytes", "headers", "priority"],
 )
-async def test_the_limits_of_today_hold_for_each(handover, bad):
+async def test_the_limits_of_today_hold_for_each(event, handover, bad):
     """The others of its run go on, in order."""
     found = await sort(handover, event(1), event(2, **bad), event(3))
     assert [index for index, _ in found.refused] == [1]
     assert [run.indexes for runs in found.lanes.values() for run in runs] == [[0, 2]]
 
 
-async def test_a_lane_of_which_nothing_is_left_has_no_run(handover):
+async def test_a_lane_of_which_nothing_is_left_has_no_run(event, handover):
     """Nobody is to load it."""
     found = await sort(handover, event(1, transaction_id="x" * 17))
     assert [len(runs) for runs in found.lanes.values()] == [0]

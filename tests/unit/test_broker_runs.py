@@ -3,7 +3,7 @@
 import base64
 from collections import deque
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from spillway.broker.runs import PLAIN, Appetite, Run, portion
 from spillway.spool.event import Address, Event
 from spillway.wire import QueueOptions
 
-NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
 ORDERS = QueueFacts(1, "default", "orders", QueueOptions(), False, NOW)
 PLENTY = Appetite(events=1_000, bytes=1 << 20, runs=100)
@@ -25,25 +25,10 @@ def lane(lane_id: int = 1, shard_id: int = 0) -> LaneFacts:
     return LaneFacts(lane_id, ORDERS, f"p{lane_id}", 2, 0, shard_id)
 
 
-def event(seq: int, **more) -> Event:
-    values: dict[str, Any] = {
-        "queue": "orders",
-        "partition": "Default",
-        "payload": Raw(b"%d" % seq),
-        "transaction_id": f"t{seq}",
-        "trace_id": None,
-        "namespace": "",
-        "task": "",
-        "org": "default",
-        "key": None,
-        "headers": None,
-        "priority": 2,
-        "deliver_at": None,
-        "expires_at": None,
-        "accepted_at": NOW,
-        "doubt": UNSET,
-    }
-    return Event(seq=seq, **(values | more))
+@pytest.fixture(scope="session")
+def event(make_event):
+    """Makes a plain event of a number."""
+    return partial(make_event, partition="Default", priority=2)
 
 
 def run_of(*events: Event, at: LaneFacts | None = None, first: int = 0) -> Run:
@@ -57,14 +42,14 @@ def run_of(*events: Event, at: LaneFacts | None = None, first: int = 0) -> Run:
 # ---------------------------------------------------------------- parts of a run
 
 
-def test_parts_of_a_run_keep_what_belongs_together():
+def test_parts_of_a_run_keep_what_belongs_together(event):
     """By the places of their events, whatever is left out."""
     run = run_of(*(event(n, doubt=n == 2 or UNSET) for n in range(4)))
     rest = run.without({0, 2})
     assert (rest.indexes, rest.seqs, rest.ids, rest.payloads) == (
         [1, 3],
         [1, 3],
-        ["t1", "t3"],
+        ["t-1", "t-3"],
         [b"1", b"3"],
     )
     assert run.without({9}) is run
@@ -73,7 +58,7 @@ def test_parts_of_a_run_keep_what_belongs_together():
     assert run.doubtful == {2}
 
 
-def test_plain_events_go_as_columns():
+def test_plain_events_go_as_columns(event):
     """No item is made for them."""
     arrivals = run_of(event(1), event(2)).arrivals("failover_x", NOW_MS)
     assert arrivals.is_plain
@@ -81,7 +66,7 @@ def test_plain_events_go_as_columns():
     assert (arrivals.source, arrivals.seqs) == ("failover_x", [1, 2])
 
 
-def test_rich_events_are_the_pushes_they_were():
+def test_rich_events_are_the_pushes_they_were(event):
     """Beside plain ones: bytes, keys, headers, what is left of a life."""
     wrapped = b'{"payload_base64":"%b"}' % base64.b64encode(b"\x00\xff")
     end = NOW + timedelta(seconds=5)
@@ -106,7 +91,7 @@ def test_rich_events_are_the_pushes_they_were():
     [(9, 99, 4), (3, 99, 3), (1, 99, 1), (9, 3, 3), (9, 1, 1), (9, 0, 1)],
     ids=["all", "events", "one", "bytes", "a byte", "none"],
 )
-def test_a_run_is_cut_to_the_appetite(events, size, count):
+def test_a_run_is_cut_to_the_appetite(event, events, size, count):
     """At its beginning, one event at the least: it could not go on otherwise."""
     head, rest = run_of(*map(event, range(4))).cut(Appetite(events, size, 1))
     assert head.indexes == list(range(count))
@@ -119,7 +104,7 @@ lengths = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=12)
 
 
 @given(lengths, st.integers(1, 8), st.integers(1, 12), st.integers(1, 4))
-def test_portions_take_everything_in_order(wanted, events, size, runs):
+def test_portions_take_everything_in_order(event, wanted, events, size, runs):
     """Of one shard, one run of a lane, within the appetite but for a single event; nothing is lost
     or overtakes another of its lane.
     """
@@ -141,14 +126,14 @@ def test_portions_take_everything_in_order(wanted, events, size, runs):
     assert taken == list(range(at))
 
 
-def test_a_portion_ends_at_the_next_shard():
+def test_a_portion_ends_at_the_next_shard(event):
     """A commit is one shard's."""
     waiting = deque([run_of(event(1), at=lane(1, 0)), run_of(event(2), at=lane(2, 1))])
     assert [run.lane.lane_id for run in portion(waiting, PLENTY)] == [1]
     assert [run.lane.lane_id for run in portion(waiting, PLENTY)] == [2]
 
 
-def test_a_portion_has_one_run_of_a_lane():
+def test_a_portion_has_one_run_of_a_lane(event):
     """The next one is looked at when this one is known: its ids may stand in both."""
     waiting = deque([run_of(event(1)), run_of(event(1)), run_of(event(2), at=lane(2))])
     assert len(portion(waiting, PLENTY)) == 1
