@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from spillway.broker.append import append, conflicts
 from spillway.broker.facts import LaneFacts
-from spillway.broker.intake import Intake
+from spillway.broker.intake import LANES_AT_ONCE, Intake
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.runs import PLAIN, Run, item_of
 from spillway.broker.shard import Shard
@@ -254,7 +254,8 @@ class Handover:
             if lane.lane_id not in self._shards[lane.shard_id].entries:
                 absent.setdefault(lane.shard_id, []).append(lane)
         for shard_id, facts in absent.items():
-            await self._shards[shard_id].lanes(facts)
+            for at in range(0, len(facts), LANES_AT_ONCE):
+                await self._shards[shard_id].lanes(facts[at : at + LANES_AT_ONCE])
 
     async def bite(
         self,
@@ -264,8 +265,9 @@ class Handover:
         *,
         apart: bool = False,
     ) -> tuple[Bite | None, list[Refused]]:
-        """Append runs of one shard; they are in the log once the ticket of the bite is done. When
-        there is no room for all of them it has the first ones, and the next bite says why.
+        """Append runs of one shard; they are in the log once the ticket of the bite is done. It has
+        the first ones alone where the draft is full before the last; if there is no room for
+        another draft, the next bite says so.
 
         Should some have transaction ids that stand for other payloads, nothing is appended: set
         them aside first, for the commit of the others says that all before them is done.
@@ -290,6 +292,8 @@ class Handover:
         results: Results = {}
         appended = 0
         for entry, some in zip(entries, arrivals, strict=True):
+            if appended and shard.is_draft_full:
+                break  # a ticket stands for one draft: nothing of a bite may be in another
             try:
                 append(shard, entry, some, results, now_ms)
             except SpillwayError:

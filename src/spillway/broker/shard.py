@@ -276,9 +276,7 @@ class Shard:
         self.check_owned()
         self._check_alive(entry)
         self._drafts.check_room(self._config.draft_messages_max, self._config.draft_bytes_max)
-        draft = self._drafts.gathering
-        if draft.messages >= COMMIT_MESSAGES_MAX or draft.payload_bytes >= COMMIT_BYTES_MAX:
-            draft = self._drafts.seal()
+        draft = self._drafts.seal() if self.is_draft_full else self._drafts.gathering
         draft.touched[entry.facts.lane_id] = entry
         self._work.set()
         return draft
@@ -292,6 +290,12 @@ class Shard:
         """What is decided from here on does not share its fate with what was decided so far."""
         if self._drafts.gathering:
             self._drafts.seal()
+
+    @property
+    def is_draft_full(self) -> bool:
+        """Whether what is decided next goes into another commit."""
+        draft = self._drafts.gathering
+        return draft.messages >= COMMIT_MESSAGES_MAX or draft.payload_bytes >= COMMIT_BYTES_MAX
 
     @property
     def draft_messages(self) -> int:
