@@ -14,7 +14,7 @@ from spillway.broker.facts import LaneFacts, QueueFacts
 from spillway.broker.handover import Handover, Sorted
 from spillway.broker.intake import Intake, ItemLimits
 from spillway.broker.runs import TOGETHER, Run
-from spillway.core.errors import DatabaseUnavailableError, QueueNotFoundError
+from spillway.core.errors import DatabaseUnavailableError, InvalidItemError, QueueNotFoundError
 from spillway.core.routing import partition_of
 from spillway.spool.event import Address, Event
 from spillway.wire import QueueOptions
@@ -84,7 +84,6 @@ async def sort(handover: Handover, *events: Event, count_max: int = 100) -> Sort
     half = len(numbered) // 2
     for part in (numbered[:half], numbered[half:]):
         await handover.sort(part, found, count_max)
-    handover.hold_to_limits(found)
     return found
 
 
@@ -125,12 +124,13 @@ async def test_a_run_is_no_longer_than_a_batch(event, handover):
 async def test_addresses_of_one_lane_keep_its_order(event, handover):
     """Pushes from before the queue was known have another address, and the same lane."""
     found = await sort(handover, event(1, partition=None), event(2), event(3, partition=None))
-    [runs] = found.lanes.values()
-    assert [(run.indexes, run.address.partition) for run in runs] == [
-        ([0], None),
-        ([1], "Default"),
-        ([2], None),
+    [[run]] = found.lanes.values()
+    assert [(address.partition, indexes) for address, indexes in run.by_address()] == [
+        (None, [0]),
+        ("Default", [1]),
+        (None, [2]),
     ]
+    assert list(run.without({1}).by_address()) == [(run.address, [0, 2])]
 
 
 async def test_without_a_partition_a_wide_queue_is_asked_for_each(event, handover):
@@ -164,7 +164,9 @@ async def test_whatever_comes_every_lane_keeps_its_order(event, came, count_max)
     for lane_id, runs in found.lanes.items():
         for run in runs:
             assert 0 < len(run.indexes) <= count_max
-            assert {events[index].address for index in run.indexes} == {run.address}
+            for address, indexes in run.by_address():
+                assert {events[index].address for index in indexes} == {address}
+            assert [index for _, some in run.by_address() for index in some] == run.indexes
             accepted = [events[index].accepted_at for index in run.indexes]
             assert accepted[0] == run.earliest == min(accepted)
             assert max(accepted) <= run.latest
@@ -213,7 +215,16 @@ async def test_the_limits_of_today_hold_for_each(event, handover, bad):
     assert [run.indexes for runs in found.lanes.values() for run in runs] == [[0, 2]]
 
 
-async def test_a_lane_of_which_nothing_is_left_has_no_run(event, handover):
-    """Nobody is to load it."""
-    found = await sort(handover, event(1, transaction_id="x" * 17))
-    assert [len(runs) for runs in found.lanes.values()] == [0]
+async def test_no_queue_is_made_for_what_it_would_not_have(event, handover, facts):
+    """The limits are looked at first."""
+    found = await sort(handover, event(1, "gone", transaction_id="x" * 17), event(2, "gone"))
+    assert [type(error) for _, error in found.refused] == [InvalidItemError, QueueNotFoundError]
+    assert facts.asked == 1
+
+
+async def test_the_limits_hold_in_every_part_of_a_window(event, handover):
+    """Where the lane is known already, too."""
+    found = await sort(handover, event(2), event(3, transaction_id="x" * 17))
+    assert [[run.ids for run in runs] for runs in found.lanes.values()] == [[["t-2"]]]
+    found = await sort(handover, event(4), event(5, transaction_id=""), event(6))
+    assert [index for index, _ in found.refused] == [1]

@@ -35,7 +35,7 @@ def run_of(*events: Event, at: LaneFacts | None = None, first: int = 0) -> Run:
     """Events at places of a file from `first` on."""
     run = Run.behind(at or lane(), Address("default", "orders", "Default"), events[0])
     for index, one in enumerate(events, first):
-        run.add(index, one)
+        run.add(index, one, run.address)
     return run
 
 

@@ -169,7 +169,6 @@ class Carrier:
             events = _read(file, part, source.aside, window)
             await self._handover.sort(events, found, self._spool.config.max_batch)
             await self._pause(started_s)
-        self._handover.hold_to_limits(found)
         self._spool.finish(file, window.aside)
         await self.set_aside(file, window.damaged)
         await self.refuse(file, found.refused)
@@ -292,7 +291,8 @@ class Carrier:
                 self._landed(file, bite)
 
     def _finish(self, file: BufferFile, run: Run) -> None:
-        self.carried += self._spool.finish_all(file, run.indexes, run.address)
+        for address, indexes in run.by_address():
+            self.carried += self._spool.finish_all(file, indexes, address)
 
     async def refuse(self, file: BufferFile, refused: list[Refused]) -> bool:
         """Set aside what the log will not have; False: it stays for now."""

@@ -7,6 +7,7 @@ a client's own repeat is found by the queue's dedupe window, as of the moment of
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from spillway.broker.append import append, conflicts
+from spillway.broker.buffering import payload_of
 from spillway.broker.facts import LaneFacts
 from spillway.broker.intake import LANES_AT_ONCE, Intake
 from spillway.broker.lanes import LaneEntry
@@ -112,10 +114,13 @@ class Handover:
     async def sort(
         self, events: Iterable[tuple[int, Event]], found: Sorted, count_max: int
     ) -> None:
-        """Find the lane of each, behind what was found before; transient errors (PostgreSQL is
-        away) are raised.
+        """Find the lane of each, behind what was found before, and hold it to the rules of today;
+        transient errors (PostgreSQL is away) are raised.
         """
         lanes, homes = found.lanes, found.homes
+        ids: list[str] = []
+        payloads: list[bytes] = []
+        first, are_plain = -1, True
         for index, event in events:
             place = event.org, event.queue, event.partition
             home = homes.get(place)
@@ -134,19 +139,26 @@ class Handover:
             run = runs[-1] if runs else None
             if (
                 run is None
-                or run.address is not home.address
                 or len(run.ids) >= count_max
                 or not run.earliest <= event.accepted_at <= run.latest
             ):
                 run = Run.behind(lane, home.address, event)
                 runs.append(run)
-            run.add(index, event)
+            run.add(index, event, home.address)
+            ids.append(run.ids[-1])
+            payloads.append(run.payloads[-1])
+            are_plain = are_plain and index not in run.rich
+            first = index if first < 0 else first
+        if not (are_plain and self._intake.fit_all(payloads, ids)):
+            self._hold_to_limits(found, first)
 
     async def _lane(self, found: Sorted, home: _Home, event: Event) -> LaneFacts:
         queue = event.org, event.queue
         if queue in found.closed:
             raise found.closed[queue].with_traceback(None)
-        item = item_of(event, event.payload, self._now_ms())
+        pushed = payload_of(event)
+        item = item_of(event, pushed, self._now_ms())
+        self._intake.check(item, bytes(pushed))  # no queue is made for what it would not have
         try:
             lane = await self._intake.lane_of(event.org, item, event.transaction_id)
         except (QueueNotFoundError, QuotaExceededError) as error:
@@ -156,32 +168,26 @@ class Handover:
             home.lane = lane
         return lane
 
-    def hold_to_limits(self, found: Sorted) -> None:
-        """The rules of today."""
-        every = [run for runs in found.lanes.values() for run in runs]
-        payloads = [payload for run in every for payload in run.payloads]
-        ids = [transaction_id for run in every for transaction_id in run.ids]
-        fit = self._intake.fit_all(payloads, ids)
-        suspects = [run for run in every if run.rich or not fit]
-        refused = {index: error for run in suspects for index, error in self._beyond(run)}
+    def _hold_to_limits(self, found: Sorted, first: int) -> None:
+        """Refuse what is beyond them of those from this place on."""
+        every = (run for runs in found.lanes.values() for run in runs if run.indexes[-1] >= first)
+        refused = {index: error for run in every for index, error in self._beyond(run, first)}
         if refused:
             found.refused += refused.items()
             for lane_id, runs in found.lanes.items():
                 found.lanes[lane_id] = _without(runs, refused)
 
-    def _beyond(self, run: Run) -> Iterator[Refused]:
-        """Those of a run that are not within the limits."""
+    def _beyond(self, run: Run, first: int) -> Iterator[Refused]:
         items = run.items(self._now_ms())
-        for index, item, payload, id_ in zip(
-            run.indexes, items, run.payloads, run.ids, strict=True
-        ):
+        for at in range(bisect_left(run.indexes, first), len(items)):
+            item, payload = items[at], run.payloads[at]
             try:
                 if item is PLAIN:
-                    self._intake.check_plain(payload, id_)
+                    self._intake.check_plain(payload, run.ids[at])
                 else:
                     self._intake.check(item, payload)
             except SpillwayError as error:
-                yield index, error
+                yield run.indexes[at], error
 
     async def split(
         self,
@@ -280,6 +286,8 @@ class Handover:
         now_ms = self._now_ms()
         arrivals = [run.arrivals(source, now_ms) for run in runs]
         check()
+        for entry in entries:
+            shard.check_alive(entry)  # what a dead one knows of ids may have been thrown away
         refused: list[Refused] = [
             (run.indexes[at], error)
             for run, entry, some in zip(runs, entries, arrivals, strict=True)

@@ -182,7 +182,6 @@ class Revival(Duty):
             some = [(index, _again(record)) for index, record in events[at : at + TOGETHER]]
             await self._handover.sort(some, found, self._spool.config.max_batch)
             await asyncio.sleep(0)
-        self._handover.hold_to_limits(found)
         return found
 
     async def _begin(self, file: str, chosen: dict[int, FailedEvent], tried: set[int]) -> None:

@@ -274,14 +274,14 @@ class Shard:
     def draft_for(self, entry: LaneEntry) -> Draft:
         """The commit that is gathering, for a change of this lane."""
         self.check_owned()
-        self._check_alive(entry)
+        self.check_alive(entry)
         self._drafts.check_room(self._config.draft_messages_max, self._config.draft_bytes_max)
         draft = self._drafts.seal() if self.is_draft_full else self._drafts.gathering
         draft.touched[entry.facts.lane_id] = entry
         self._work.set()
         return draft
 
-    def _check_alive(self, entry: LaneEntry) -> None:
+    def check_alive(self, entry: LaneEntry) -> None:
         """A lane that left memory between being found and being used is to be found again."""
         if entry.dead:
             raise NotOwnerError(f"a lane of shard {self.shard_id} was reloaded meanwhile")
@@ -304,7 +304,7 @@ class Shard:
 
     def handle(self, entry: LaneEntry, group: str, command: cmd.Command) -> Any:  # noqa: ANN401 (each command has its own reply)
         """Decide a command about a group of a lane; the reply holds once `durable` returns."""
-        self._check_alive(entry)
+        self.check_alive(entry)
         moment = self.moment(entry)
         target = entry.group(group)
         if is_due(target.state, moment):
