@@ -31,6 +31,11 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(6632, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    address: str | None = Field(
+        None,
+        description="URL under which other brokers reach this one; by default http://HOST:PORT, "
+        "with the name of this machine where it listens on all addresses.",
+    )
     data: Path = Field(Path("spillway-data"), description="Folder of the embedded PostgreSQL.")
     database_url: SecretStr | None = Field(
         None, description="PostgreSQL to use (14 or newer); without it an embedded one is started."

@@ -257,6 +257,15 @@ _ROUTES = (
         body=wire.SpoolHoldRequest,
         body_optional=True,
     ),
+    Route(
+        "POST",
+        "/v1/spool/events",
+        spool.take,
+        "From broker to broker: take events of a spool into the log",
+        {200: (wire.SpoolTaken,)},
+        query=spool.TakeQuery,
+        is_open=True,
+    ),
     # ------------------------------------------------------------ the broker itself
     Route(
         "GET",

@@ -152,6 +152,12 @@ class Broker(Protocol):
     def give_back(self, messages: Iterable[wire.Message]) -> None:
         """The caller left before these reached it: ready again, no attempt spent."""
 
+    def is_broker(self, secret: bytes) -> bool:
+        """Whether a caller is a broker of the same database; tells nothing by how long it takes."""
+
+    async def take(self, source: str, body: bytes, *, aside: bool) -> wire.SpoolTaken:
+        """Take lines of another broker's buffer file into the log."""
+
     async def health(self) -> wire.HealthReply: ...
     async def metrics(self, by: Iterable[str] = ()) -> Iterable[Family]: ...
 

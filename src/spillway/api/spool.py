@@ -26,6 +26,7 @@ from spillway.wire import (
 OPERATING_ORG = "default"
 
 PageSize = Annotated[int, Meta(ge=1, le=1000)]
+Source = Annotated[str, Meta(min_length=1, max_length=128)]
 LineNumber = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
@@ -43,6 +44,13 @@ class EventsQuery(Request):
     state: SpoolPlace = "waiting"
     from_line: LineNumber = 1
     limit: PageSize = 100
+
+
+class TakeQuery(Request):
+    """Whose events come: those of a buffer file, or what was set `aside` from it."""
+
+    source: Source
+    aside: bool = False
 
 
 def _spool(call: Call) -> Spoolkeeping:
@@ -117,3 +125,19 @@ async def hold(call: Call) -> Response:
 async def release(call: Call) -> Response:
     spool, request = _spool(call), await call.read_or_default(SpoolHoldRequest)
     return call.reply(await spool.release(request, call.actor))
+
+
+# ---------------------------------------------------------------- from broker to broker
+
+
+async def take(call: Call) -> Response:
+    """The body is lines of a buffer file, as they stand there. No API key is asked for: the events
+    are of any org, and only a broker knows the secret.
+    """
+    if not call.broker.is_broker(call.headers.get(b"x-spillway-secret", b"")):
+        raise ForbiddenError(
+            "only brokers of this database may hand over their spools",
+            hint="push messages with POST /v1/messages",
+        )
+    query = call.query(TakeQuery)
+    return call.reply(await call.broker.take(query.source, await call.body(), aside=query.aside))

@@ -78,7 +78,7 @@ class Arrivals:
     @classmethod
     def at(cls, lane: LaneFacts) -> "Arrivals":
         """None yet, for a lane."""
-        return cls(lane, Address(lane.queue.org, lane.queue.name, lane.partition))
+        return cls(lane, lane.address)
 
     @property
     def home(self) -> LaneFacts:

@@ -22,6 +22,7 @@ from spillway.core.policy import Policy
 from spillway.core.routing import shard_of
 from spillway.log.database import Database
 from spillway.log.queries import QUERIES
+from spillway.spool.event import Address
 from spillway.wire import QueueOptions
 
 GROUP_DEFAULT = "default"
@@ -97,6 +98,11 @@ class LaneFacts:
     priority: int
     enqueue_shard: int
     shard_id: int
+
+    @property
+    def address(self) -> Address:
+        """Whose order is kept in it."""
+        return Address(self.queue.org, self.queue.name, self.partition)
 
 
 class Owned(Protocol):

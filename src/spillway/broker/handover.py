@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 
-from spillway.broker.append import append, conflicts
+from spillway.broker.append import append, conflicts, error_detail
 from spillway.broker.buffering import payload_of
 from spillway.broker.facts import LaneFacts
 from spillway.broker.intake import LANES_AT_ONCE, Intake
@@ -22,19 +22,24 @@ from spillway.broker.lanes import LaneEntry
 from spillway.broker.runs import PLAIN, Run, item_of
 from spillway.broker.shard import Shard
 from spillway.core.errors import (
+    CommitRefusedError,
     DatabasePermissionError,
     DatabaseSchemaError,
+    NotOwnerError,
     QueueNotFoundError,
     QuotaExceededError,
     SpillwayError,
 )
 from spillway.log.database import Database
-from spillway.spool.event import Address, Event, moment
+from spillway.spool.event import Address, Event, Trouble, moment
 from spillway.wire import ErrorDetail, PushResult
 
 Results = dict[int, PushResult]
-Refused = tuple[int, SpillwayError]
+Refused = tuple[int, SpillwayError | Trouble]
 """The place of an event that the log will not have, and why."""
+
+Outcomes = dict[int, Trouble | None]
+"""What is wrong with each event, by its place; None: it is in the log."""
 
 
 @dataclass(slots=True)
@@ -106,6 +111,8 @@ class Handover:
         self._shards = shards
         self._database = database
         self._now_ms = now_ms
+        self._apart = asyncio.Lock()
+        """Each refusal throws away what others have decided meanwhile: one at a time."""
 
     def now(self) -> datetime:
         """The time that messages get."""
@@ -312,6 +319,67 @@ class Handover:
         ticket = shard.ticket_apart() if apart else shard.ticket()
         return Bite(runs[:appended], shard, shard.epoch, results, ticket, apart), []
 
+    async def give(
+        self,
+        run: Run,
+        source: str | None = None,
+        check: Callable[[], None] = lambda: None,
+        *,
+        apart: bool = False,
+    ) -> Outcomes:
+        """Append a run and wait for it. If PostgreSQL refuses it for good, its events are tried one
+        by one, so that the others do not wait for the one that is to blame.
+
+        With a source nothing is appended behind an event that is refused, and what is there has no
+        outcome: its mark would say that the refused one is done too.
+        """
+        if not run.indexes:
+            return {}
+        bite, refused = await self.bite([run], source, check, apart=apart)
+        if bite is None:
+            outcomes: Outcomes = {index: as_trouble(error) for index, error in refused}
+            if source is not None:
+                return outcomes
+            return outcomes | await self.give(run.without(outcomes), apart=apart)
+        try:
+            await bite.ticket
+        except SpillwayError as error:
+            if is_ours(error) and (apart or not isinstance(error, CommitRefusedError)):
+                raise
+            if apart:
+                return {run.indexes[0]: error_trouble(error)}
+            return await self._give_apart(run, source, check)
+        return dict.fromkeys(run.indexes) | {
+            index: Trouble(error.code, error.message, error.hint)
+            for index, error in bite.errors.items()
+        }
+
+    async def _give_apart(
+        self, run: Run, source: str | None, check: Callable[[], None]
+    ) -> Outcomes:
+        outcomes: Outcomes = {}
+        async with self._apart:
+            for one in run.apart():
+                outcomes |= await self.give(one, source, check, apart=True)
+                if source is not None and any(outcomes.values()):
+                    break
+        return outcomes
+
+    def tenure(self) -> Callable[[], None]:
+        """A check that raises once a shard has changed hands since now: then what the log said in
+        between may be old. Another broker may have stored what this one did not find.
+        """
+        before = self._holdings()
+
+        def check() -> None:
+            if self._holdings() != before:
+                raise NotOwnerError("a shard changed hands meanwhile")
+
+        return check
+
+    def _holdings(self) -> list[tuple[bool, int]]:
+        return [(shard.owned, shard.epoch) for shard in self._shards]
+
     async def _entry(self, shard: Shard, run: Run) -> LaneEntry:
         """The lane in memory, with its dedupe window."""
         entry = shard.entries.get(run.lane.lane_id)
@@ -336,6 +404,17 @@ def _without(runs: list[Run], gone: Container[int]) -> list[Run]:
     """What is left of runs."""
     rest = (run.without(gone) for run in runs)
     return [run for run in rest if run.indexes]
+
+
+def error_trouble(error: SpillwayError) -> Trouble:
+    """An error as it stands in `failed/`."""
+    detail = error_detail(error)
+    return Trouble(detail.code, detail.message, detail.hint)
+
+
+def as_trouble(error: SpillwayError | Trouble) -> Trouble:
+    """The same, whether it was met here or at another broker."""
+    return error if isinstance(error, Trouble) else error_trouble(error)
 
 
 def is_ours(error: SpillwayError) -> bool:

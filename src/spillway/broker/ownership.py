@@ -19,6 +19,7 @@ HOLD_TIMEOUT_S = 3.0
 """One shard whose row is locked by a frozen backend must not cost the leases of the others."""
 AT_ONCE = 4
 AWAY_INTERVAL_S = 0.1
+SEEN_S = 5.0
 PREPARE_TIMEOUT_S = 60.0
 
 
@@ -36,6 +37,7 @@ class Ownership(Duty):
         *,
         broker_id: str,
         address: str,
+        secret: str,
         lease_s: float,
     ) -> None:
         """The database is a door of its own: a lease is not lost because others ask a lot."""
@@ -46,9 +48,11 @@ class Ownership(Duty):
         self._database = database
         self._broker_id = broker_id
         self.address = address
+        self._secret = secret
         self._lease_s = lease_s
         self._kept_at: dict[int, float] = {}
         self._seen_at = float("-inf")
+        self._seen_as = ""
         self._turns = asyncio.Semaphore(AT_ONCE)
         self.database_answers = False
         self.trouble: SpillwayError | None = None
@@ -92,13 +96,18 @@ class Ownership(Duty):
             raise classify(refused[0])  # nobody answered, or nobody let us in
         self.database_answers = True
         self._breaker.reset()
-        if time.monotonic() - self._seen_at > 5.0:
-            await self._database.rows(
-                "broker_seen", broker_id=self._broker_id, address=self.address
-            )
-            await self._database.rows("brokers_forget")
-            self._seen_at = time.monotonic()
+        if time.monotonic() - self._seen_at > SEEN_S or self._seen_as != self.address:
+            await self._be_seen()
         return sum(shard.owned for shard in self._shards)
+
+    async def _be_seen(self) -> None:
+        """Other brokers find this one by it."""
+        address = self.address
+        await self._database.rows(
+            "broker_seen", broker_id=self._broker_id, address=address, secret=self._secret
+        )
+        await self._database.rows("brokers_forget")
+        self._seen_at, self._seen_as = time.monotonic(), address
 
     async def _hold_all(self) -> list[Exception | None]:
         """All shards or none: a request may need several, and nobody hands it over."""

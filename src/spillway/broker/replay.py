@@ -1,20 +1,30 @@
 """Replay: what waits in files goes into the log, lane by lane in order, whenever it can.
 
 It goes at full speed while nobody pushes, and in small bites with pauses while somebody does. A
-lane that cannot go on (its queue is full, say) is passed over, and the others go on.
+lane that cannot go on (its queue is full, say) is passed over, and the others go on. A broker that
+stands by goes the same rounds, and takes what it has to the owner of the shards.
 """
 
+import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import structlog
 
+from spillway.broker.appender import Appender
 from spillway.broker.breaker import Breaker
-from spillway.broker.carrier import Carrier, Held
+from spillway.broker.carrier import Carrier, Taker
+from spillway.broker.courier import Courier
+from spillway.broker.docket import Docket, Held
 from spillway.broker.duty import Duty
 from spillway.broker.handover import Handover
-from spillway.core.errors import DatabaseUnavailableError, SpillwayError
+from spillway.broker.owner import Owner
+from spillway.core.errors import (
+    DatabaseUnavailableError,
+    SpillwayError,
+    SpoolOwnerUnreachableError,
+)
 from spillway.spool.event import Trouble
 from spillway.spool.folder import BufferFile
 from spillway.spool.spool import Spool
@@ -26,6 +36,8 @@ LIVE_S = 0.25
 """A push so short ago means that somebody is pushing: replay is polite."""
 PAUSE_SHARE = 0.5
 """How long a polite replay pauses after a bite, as a share of the time the bite took."""
+PAUSE_S = 0.001
+"""The least that the loop can pause: what is shorter it takes for nothing."""
 DOOR_EVENTS = 2_000
 """With so few left, pushes to their lanes wait a moment instead of joining them."""
 PROGRESS_S = 5.0
@@ -62,12 +74,20 @@ class Replay(Duty):
 
     name = "replay"
 
-    def __init__(self, spool: Spool, handover: Handover, breaker: Breaker) -> None:
+    def __init__(self, spool: Spool, handover: Handover, owner: Owner, breaker: Breaker) -> None:
         super().__init__(INTERVAL_S)
         self._spool = spool
         self._handover = handover
+        self._owner = owner
         self._breaker = breaker
-        self._carrier = Carrier(spool, handover, self._is_live, PAUSE_SHARE)
+        self._docket = Docket(spool)
+        self._carrier = Carrier(spool, self._docket, self._pause_for_others)
+        self._appender = Appender(
+            spool, handover, self._docket, self._is_live, self._pause_for_others
+        )
+        self._courier = Courier(spool, owner, self._docket)
+        self._took: Taker = self._appender
+        """Who took the events of late."""
         self._stuck: set[BufferFile] = set()
         self._retry_at_s = 0.0
         self._pushed_s = float("-inf")
@@ -90,15 +110,20 @@ class Replay(Duty):
         self._pace.look(now_s, self._spool.accepted, self.replayed)
         return now_s - self._pushed_s < LIVE_S and not self._pace.falls_behind
 
+    async def _pause_for_others(self, started_s: float) -> None:
+        """The turn of those who push, if anybody does."""
+        took_s = time.monotonic() - started_s
+        await asyncio.sleep(max(PAUSE_S, took_s * PAUSE_SHARE) if self._is_live() else 0)
+
     @property
     def replayed(self) -> int:
         """How many events have gone from files into the log."""
-        return self._carrier.carried
+        return self._docket.carried
 
     @property
     def held(self) -> list[Held]:
         """The lanes that were passed over, with the reason."""
-        return list(self._carrier.held.values())
+        return self._docket.held
 
     async def settle(self) -> None:
         """Wait for all commits that are under way."""
@@ -107,20 +132,30 @@ class Replay(Duty):
     @property
     def troubles(self) -> dict[str, Trouble]:
         """The files that were passed over for what is wrong with the disk."""
-        return {file.name: trouble for file, trouble in self._carrier.troubles.items()}
+        return {file.name: trouble for file, trouble in self._docket.troubles.items()}
 
     def look_again(self) -> None:
         """The lanes that were passed over are tried now, not in time."""
         self._retry_at_s = 0.0
+        self._owner.look_again()
         self.nudge()
 
     # ------------------------------------------------------------ rounds
 
     def _look_again_in_time(self) -> None:
         # Only between two rounds: within one, later files must not overtake what was passed over.
-        if self._stuck and time.monotonic() >= self._retry_at_s:
+        taker = self._taker()
+        changed = taker is not None and taker is not self._took
+        self._took = taker or self._took
+        if changed or (self._stuck and time.monotonic() >= self._retry_at_s):
             self._stuck.clear()
-            self._carrier.look_again()
+            self._docket.look_again()
+
+    def _taker(self) -> Taker | None:
+        """Who takes events now: we, who own the shards, or the owner."""
+        if self._handover.is_owner:
+            return self._appender
+        return self._courier if self._owner.may_ask else None
 
     def _left(self) -> int:
         """Events that may go now."""
@@ -128,7 +163,7 @@ class Replay(Duty):
         return self._spool.pending - self._spool.unwritten - stuck
 
     def _may_go(self) -> bool:
-        steady = self._breaker.is_steady and self._handover.is_owner
+        steady = self._breaker.is_steady and self._taker() is self._took
         return steady and self._spool.hold is None
 
     def _may_run(self) -> bool:
@@ -151,6 +186,8 @@ class Replay(Duty):
                 await self._forget()
         except DatabaseUnavailableError as error:
             self._breaker.trip(error)
+        except SpoolOwnerUnreachableError:
+            pass  # it was told, and is tried again in time
         except SpillwayError as error:
             if not error.transient:
                 raise
@@ -194,15 +231,15 @@ class Replay(Duty):
                 begun.append(file)
                 yield file
 
-        await self._carrier.carry(files())
+        await self._carrier.carry(files(), self._took)
         if self.replayed > before:
             self.rate = (self.replayed - before) / max(time.monotonic() - started_s, 1e-3)
         for file in begun:
             if not file.left:
                 await self._remove(file)
-            elif self._carrier.holds(file):
+            elif self._docket.holds(file):
                 self._pass_over(file)
-                if file not in self._carrier.troubles:
+                if file not in self._docket.troubles:
                     await self._spool.pass_over(file)
         self._say_progress()
 

@@ -5,42 +5,45 @@ most, unless a person changes it or asks for it.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 import structlog
 from msgspec import UNSET
 
 from spillway.broker.breaker import Breaker
-from spillway.broker.carrier import error_trouble
 from spillway.broker.duty import Duty
-from spillway.broker.handover import Handover, Sorted, is_ours
+from spillway.broker.handover import Handover, Outcomes, Sorted, as_trouble
+from spillway.broker.owner import Owner
 from spillway.broker.runs import Run
 from spillway.core.errors import (
-    CommitRefusedError,
     DatabaseUnavailableError,
     SpillwayError,
     SpoolFileNotFoundError,
+    SpoolOwnerUnreachableError,
     TransactionConflictError,
 )
 from spillway.log.connect import was_canceled
+from spillway.spool import event as line_of
 from spillway.spool import folder as disk
+from spillway.spool import names
 from spillway.spool.event import Event, Failed, FailedEvent, Trouble
 from spillway.spool.quarantine import Stamp, mark
 from spillway.spool.spool import Spool
 
 log = structlog.get_logger(__name__)
 
-Outcomes = dict[int, Trouble | None]
-"""What is wrong with each event, by its place; None: it is in the log."""
+T = TypeVar("T")
 FILES_A_ROUND = 20
 """The next round goes on behind them: a thousand files of poison must not cost a thousand reads."""
 ROUNDS_MAX = 60
 """The most a file sits out."""
 TOGETHER = 500
 """Events that are looked at in one turn of the loop."""
+BYTES_MAX = 1024 * 1024
+"""Lines that are handed to the owner at once."""
 
 
 @dataclass(slots=True)
@@ -57,10 +60,11 @@ class Revival(Duty):
 
     name = "revival"
 
-    def __init__(self, spool: Spool, handover: Handover, breaker: Breaker) -> None:
+    def __init__(self, spool: Spool, handover: Handover, owner: Owner, breaker: Breaker) -> None:
         super().__init__(spool.config.retry_interval_s)
         self._spool = spool
         self._handover = handover
+        self._owner = owner
         self._breaker = breaker
         self._behind = ("", "")
         self._turn = self._lap = 0
@@ -72,6 +76,8 @@ class Revival(Duty):
         """Returns how many events went into the log after all."""
         spool, before = self._spool, self.revived
         if not spool.gate.is_known or not spool.quarantined or self._breaker.is_open:
+            return 0
+        if not (self._handover.is_owner or self._owner.may_ask):
             return 0
         files = await asyncio.to_thread(lambda: list(self._awake()))
         later = [file for file in files if disk.age(file) > self._behind] or files
@@ -90,6 +96,8 @@ class Revival(Duty):
                     await self._retry_sparingly(file)
         except DatabaseUnavailableError as error:
             self._breaker.trip(error)
+        except SpoolOwnerUnreachableError:
+            pass  # it was told, and is tried again in time
         return self.revived - before
 
     def _awake(self) -> Iterator[str]:
@@ -141,11 +149,18 @@ class Revival(Duty):
         }
         if not chosen:
             return
-        gone, troubles = await self._try(file, chosen, sparing=sparing)
+        unsure: set[int] = set()
+        if self._owner.is_another:
+            outcomes = await self._try_at_owner(file, chosen, sparing=sparing)
+            unsure = chosen.keys() - outcomes.keys()
+        else:
+            outcomes = await self._try(file, chosen, sparing=sparing)
+        gone = {at for at, trouble in outcomes.items() if trouble is None}
+        troubles = {at: trouble for at, trouble in outcomes.items() if trouble is not None}
         self._spool.reached("mid_revival")
         left = {mark(chosen[at]) for at in gone}
         await self._spool.forget_origin(file, left)
-        outcome = _Outcome(gone, troubles)
+        outcome = _Outcome(gone, troubles, unsure)
         if any(outcome.changes(at, record) for at, record in enumerate(records) if record):
             await asyncio.to_thread(self._spool.quarantine.change, file, outcome)
         self._spool.quarantined -= len(gone)
@@ -153,12 +168,10 @@ class Revival(Duty):
         if gone:
             log.info("spool_events_revived", file=file, events=len(gone))
 
-    async def _try(
-        self, file: str, chosen: dict[int, FailedEvent], *, sparing: bool
-    ) -> tuple[set[int], dict[int, Trouble]]:
-        """Those that are in the log now, and what is wrong with the others."""
+    async def _try(self, file: str, chosen: dict[int, FailedEvent], *, sparing: bool) -> Outcomes:
+        """What came of those that were tried."""
         found = await self._sort(chosen)
-        outcomes: Outcomes = {index: error_trouble(error) for index, error in found.refused}
+        outcomes: Outcomes = {index: as_trouble(error) for index, error in found.refused}
         tried = {at: one.tried_at for at, one in chosen.items() if one.tried_at is not UNSET}
         wanted: list[Run] = []
         for runs in found.lanes.values():
@@ -168,11 +181,43 @@ class Revival(Duty):
         await self._begin(file, chosen, {index for run in wanted for index in run.indexes})
         suspects = {at for at, record in chosen.items() if _was_refused(record)}
         for run in wanted:
-            outcomes |= await self._give(run.without(suspects))
+            outcomes |= await self._handover.give(run.without(suspects))
         suspected = [one for run in wanted for one in run.within(suspects).apart()]
-        outcomes |= await self._try_suspects(suspected, sparing=sparing)
-        gone = {index for index, trouble in outcomes.items() if trouble is None}
-        return gone, {index: trouble for index, trouble in outcomes.items() if trouble is not None}
+        return outcomes | await self._try_suspects(
+            suspected, lambda one: self._handover.give(one, apart=True), sparing=sparing
+        )
+
+    async def _try_at_owner(
+        self, file: str, chosen: dict[int, FailedEvent], *, sparing: bool
+    ) -> Outcomes:
+        """The same, where another broker writes the log. What comes back without an outcome stays
+        in doubt: the next attempt has it looked for.
+        """
+        lines = {at: line_of.lines([_again(record)])[0] for at, record in chosen.items()}
+        suspects = [at for at, record in chosen.items() if _was_refused(record)]
+        plain = [at for at in chosen if at not in set(suspects)]
+
+        async def hand_over(some: list[int]) -> Outcomes:
+            # The log was not asked: who is in doubt stays so, and since when.
+            fresh = (at for at in some if chosen[at].doubt is not True)
+            await self._begin(file, chosen, {at for at in fresh if not _was_tried(chosen[at])})
+            return await self._hand_over(file, {at: lines[at] for at in some})
+
+        outcomes: Outcomes = {}
+        for some in _portions(plain, lines):
+            outcomes |= await hand_over(some)
+        return outcomes | await self._try_suspects(
+            [[at] for at in suspects], hand_over, sparing=sparing
+        )
+
+    async def _hand_over(self, file: str, lines: dict[int, bytes]) -> Outcomes:
+        places, source = list(lines), file.removesuffix(names.COMPLETE)
+        taken = await self._owner.take(source, list(lines.values()), aside=True)
+        outcomes: Outcomes = {places[at]: None for at in taken.stored}
+        return outcomes | {
+            places[one.at]: Trouble(one.error.code, one.error.message, one.error.hint)
+            for one in taken.refused
+        }
 
     async def _sort(self, chosen: dict[int, FailedEvent]) -> Sorted:
         """By lane, without a long turn of the loop that everybody is served by."""
@@ -198,43 +243,39 @@ class Revival(Duty):
 
         await asyncio.to_thread(self._spool.quarantine.change, file, marked)
 
-    async def _try_suspects(self, suspected: list[Run], *, sparing: bool) -> Outcomes:
+    async def _try_suspects(
+        self,
+        suspected: Sequence[T],
+        give: Callable[[T], Awaitable[Outcomes]],
+        *,
+        sparing: bool,
+    ) -> Outcomes:
         """What PostgreSQL refused before. Each refusal throws away what others have decided
         meanwhile, so the first one ends it for this round; the next round begins with another.
         """
         outcomes: Outcomes = {}
         first = self._lap % max(1, len(suspected)) if sparing else 0
-        for one in suspected[first:] + suspected[:first]:
+        for one in (*suspected[first:], *suspected[:first]):
             if sparing and not self._dares:
                 break
-            found = await self._give(one, apart=True)
+            found = await give(one)
             outcomes |= found
-            self._dares = not any(found.values())
+            self._dares = bool(found) and not any(found.values())
         return outcomes
 
-    async def _give(self, run: Run, *, apart: bool = False) -> Outcomes:
-        if not run.indexes:
-            return {}
-        bite, refused = await self._handover.bite([run], None, apart=apart)
-        if bite is None:
-            outcomes: Outcomes = {index: error_trouble(error) for index, error in refused}
-            return outcomes | await self._give(run.without(outcomes), apart=apart)
-        try:
-            await bite.ticket
-        except SpillwayError as error:
-            if is_ours(error) and (apart or not isinstance(error, CommitRefusedError)):
-                raise
-            if apart:
-                return {run.indexes[0]: error_trouble(error)}
-            # One event of the commit is refused for good: the others are not to wait for it.
-            outcomes = {}
-            for one in run.apart():
-                outcomes |= await self._give(one, apart=True)
-            return outcomes
-        return dict.fromkeys(run.indexes) | {
-            index: Trouble(error.code, error.message, error.hint)
-            for index, error in bite.errors.items()
-        }
+
+def _portions(places: list[int], lines: dict[int, bytes]) -> Iterator[list[int]]:
+    """As many as go in a request, at least one."""
+    some: list[int] = []
+    size = 0
+    for at in places:
+        if some and size + len(lines[at]) > BYTES_MAX:
+            yield some
+            some, size = [], 0
+        some.append(at)
+        size += len(lines[at])
+    if some:
+        yield some
 
 
 def _was_refused(record: Failed | None) -> bool:
@@ -253,18 +294,23 @@ def _again(record: FailedEvent) -> Event:
 class _Outcome:
     """What becomes of the records of a file."""
 
-    def __init__(self, gone: set[int], troubles: dict[int, Trouble]) -> None:
+    def __init__(self, gone: set[int], troubles: dict[int, Trouble], unsure: set[int]) -> None:
         self._gone = gone
         self._troubles = troubles
+        self._unsure = unsure
 
     def changes(self, at: int, record: Failed) -> bool:
         """Whether a record does not stay as it is."""
+        if at in self._unsure:
+            return False
         trouble = self._troubles.get(at, record.error)
         return at in self._gone or trouble.code != record.error.code or _was_tried(record)
 
     def __call__(self, at: int, record: Failed) -> Failed | None:
         if at in self._gone:
             return None
+        if at in self._unsure:
+            return record
         record.error = self._troubles.get(at, record.error)
         if _was_tried(record):
             record.tried_at = UNSET

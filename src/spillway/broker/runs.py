@@ -130,7 +130,7 @@ class Run:
         """On their way into the lane."""
         return Arrivals(
             self.lane,
-            Address(self.lane.queue.org, self.lane.queue.name, self.lane.partition),
+            self.lane.address,
             self.indexes,
             self.items(now_ms),
             self.payloads,

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
@@ -32,8 +33,10 @@ from spillway.broker.keys import Keys
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.metrics import Metrics
 from spillway.broker.operations import Operations
+from spillway.broker.owner import Owner
 from spillway.broker.ownership import AT_ONCE, Ownership
 from spillway.broker.pruner import Pruner
+from spillway.broker.reception import Reception
 from spillway.broker.replay import Replay
 from spillway.broker.revival import Revival
 from spillway.broker.settlement import Settlement
@@ -58,6 +61,7 @@ from spillway.wire import (
     SettleReply,
     SettleRequest,
     SpoolHealth,
+    SpoolTaken,
 )
 
 log = structlog.get_logger(__name__)
@@ -76,6 +80,8 @@ class BrokerConfig:
     spool: SpoolConfig
     shard: ShardConfig
     address: str = ""
+    secret: str = field(default_factory=secrets.token_urlsafe, repr=False)
+    """What other brokers must know, from PostgreSQL, to hand their spools over to this one."""
     items: ItemLimits = field(default_factory=ItemLimits)
     lease_bytes_max: int = 16 * 1024 * 1024
     auto_create_queues: bool = True
@@ -174,13 +180,16 @@ class Broker:
             now_ms=self.clock.now_ms,
         )
         handover = Handover(self.intake, self.shards, self.database, self.clock.now_ms)
-        self.replay = Replay(self.spool, handover, self.breaker)
+        self.owner = Owner(self.database, lambda: self.ownership.stands_by)
+        self.reception = Reception(self.spool, handover, self.config.secret)
+        self.replay = Replay(self.spool, handover, self.owner, self.breaker)
         self.intake.on_live = self.replay.note_push
-        self.revival = Revival(self.spool, handover, self.breaker)
+        self.revival = Revival(self.spool, handover, self.owner, self.breaker)
         self.spoolkeeping = Spoolkeeping(
             self.spool,
             self.replay,
             self.revival,
+            self.owner,
             self.breaker,
             is_connected=self._is_connected,
             now_ms=self.clock.now_ms,
@@ -210,6 +219,7 @@ class Broker:
             self._make_shards,
             broker_id=self.config.broker_id,
             address=self.config.address,
+            secret=self.config.secret,
             lease_s=self.config.shard.lease_s,
         )
         self.awakening = Awakening(self.shards, self.facts, self.dispatch, self.database)
@@ -359,6 +369,7 @@ class Broker:
                 breaker="open" if self.breaker.is_open else "closed",
                 disk_free_bytes=await self.spool.disk_free(),
                 replay_rate=round(self.replay.rate, 1),
+                owner_unreachable=self.owner.trouble is not None,
             ),
         )
 
@@ -373,6 +384,7 @@ class Broker:
             self.revival,
             self.breaker,
             self.spoolkeeping,
+            owner=self.owner,
             is_connected=self._is_connected,
         )
 
@@ -434,6 +446,18 @@ class Broker:
                 self.give_back(reply.messages or ())
                 raise
             return reply
+        finally:
+            self._leave()
+
+    def is_broker(self, secret: bytes) -> bool:
+        """Whether a caller is a broker of the same database."""
+        return self.reception.admits(secret)
+
+    async def take(self, source: str, body: bytes, *, aside: bool) -> SpoolTaken:
+        """Take events of another broker's spool into the log."""
+        self._enter()
+        try:
+            return await self.reception.take(source, body, aside=aside)
         finally:
             self._leave()
 

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import structlog
 
 from spillway.broker.breaker import Breaker
-from spillway.broker.carrier import Held
 from spillway.broker.delivery import rfc3339
+from spillway.broker.docket import Held
 from spillway.broker.mending import accepted, mended
+from spillway.broker.owner import Owner
 from spillway.broker.replay import Replay
 from spillway.broker.revival import Revival
 from spillway.broker.spoolpages import SpoolPages
@@ -35,12 +36,14 @@ from spillway.spool.folder import BufferFile
 from spillway.spool.quarantine import mark
 from spillway.spool.spool import Hold, Spool
 from spillway.wire import (
+    ErrorDetail,
     SpoolDiscardRequest,
     SpoolEventsReply,
     SpoolFilesReply,
     SpoolHold,
     SpoolHoldRequest,
     SpoolLane,
+    SpoolOwner,
     SpoolPlace,
     SpoolQueue,
     SpoolRepairRequest,
@@ -70,6 +73,7 @@ class Spoolkeeping:
         spool: Spool,
         replay: Replay,
         revival: Revival,
+        owner: Owner,
         breaker: Breaker,
         *,
         is_connected: Callable[[], bool],
@@ -78,6 +82,7 @@ class Spoolkeeping:
         self._spool = spool
         self._replay = replay
         self._revival = revival
+        self._owner = owner
         self._breaker = breaker
         self._is_connected = is_connected
         self._now_ms = now_ms
@@ -121,7 +126,20 @@ class Spoolkeeping:
                 SpoolStuck(file, trouble.code, trouble.message, trouble.hint)
                 for file, trouble in self._replay.troubles.items()
             ],
+            owner=self._standby(),
             queues_more=max(0, sum(n > 0 for n in spool.by_queue.values()) - QUEUES_SHOWN_MAX),
+        )
+
+    def _standby(self) -> SpoolOwner | None:
+        """To whom the events go, where this broker stands by."""
+        if not self._owner.is_another:
+            return None
+        trouble = self._owner.trouble
+        return SpoolOwner(
+            address=self._owner.address,
+            trouble=None
+            if trouble is None
+            else ErrorDetail(code=trouble.code, message=trouble.message, hint=trouble.hint),
         )
 
     def _queues(self) -> list[SpoolQueue]:
@@ -368,9 +386,9 @@ def _hold(hold: Hold) -> SpoolHold:
 def _lane(held: Held) -> SpoolLane:
     lane, reason = held.lane, held.reason
     return SpoolLane(
-        org=lane.queue.org,
-        queue=lane.queue.name,
-        partition=lane.partition,
+        org=lane.org,
+        queue=lane.queue,
+        partition=lane.partition or "",
         code=reason.code,
         message=reason.message,
         hint=reason.hint,

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from spillway.broker.breaker import Breaker
+from spillway.broker.owner import Owner
 from spillway.broker.replay import Replay
 from spillway.broker.revival import Revival
 from spillway.broker.spoolkeeping import Spoolkeeping
@@ -25,11 +26,13 @@ class SpoolMetrics:
         breaker: Breaker,
         spoolkeeping: Spoolkeeping,
         *,
+        owner: Owner,
         is_connected: Callable[[], bool],
     ) -> None:
         self._spool = spool
         self._replay = replay
         self._revival = revival
+        self._owner = owner
         self._breaker = breaker
         self._spoolkeeping = spoolkeeping
         self._is_connected = is_connected
@@ -56,6 +59,7 @@ class SpoolMetrics:
             "breaker_open": int(self._breaker.is_open),
             "held": int(spool.hold is not None),
             "lanes_held": len(self._replay.held),
+            "owner_unreachable": int(self._owner.trouble is not None),
             "qos0_unwritten": spool.unwritten,
         }
 

@@ -60,6 +60,8 @@ def _why(now: "SpoolReply") -> str | None:
         return "PostgreSQL is away"
     if now.stuck:
         return "files are passed over"
+    if now.owner is not None and now.owner.trouble is not None:
+        return "the owner of the shards takes nothing"
     return "lanes are passed over" if now.held else None
 
 

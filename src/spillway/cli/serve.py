@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from math import ceil
@@ -85,8 +86,8 @@ async def _serve(settings: "Settings") -> None:
         )
 
         def listening(port: int) -> None:
-            broker.ownership.address = f"http://{settings.host}:{port}"
-            _tell_start(settings, broker)
+            broker.ownership.address = settings.address or reachable(settings.host, port)
+            _tell_start(settings, broker, f"http://{settings.host}:{port}")
 
         try:
             await broker.start(0.0 if keeper and keeper.is_late else START_PATIENCE_S)
@@ -108,9 +109,16 @@ async def _serve(settings: "Settings") -> None:
             await broker.database.close()
 
 
-def _tell_start(settings: "Settings", broker: "Broker") -> None:
+def reachable(host: str, port: int) -> str:
+    """Where others reach whoever listens there: no other machine is at an address for all."""
+    if host in {"0.0.0.0", "::", ""}:  # noqa: S104 (listening on it is the setting's business)
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _tell_start(settings: "Settings", broker: "Broker", url: str) -> None:
     ownership = broker.ownership
-    say(f"listening on {ownership.address}")
+    say(f"listening on {url}")
     if not ownership.database_answers:
         error = ownership.trouble or DatabaseUnavailableError()
         why = " ".join(str(error).split())

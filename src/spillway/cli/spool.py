@@ -109,8 +109,9 @@ def _facts(now: "SpoolReply") -> dict[str, object]:
     elif now.pending:
         waiting += f", the oldest for {duration(now.oldest_s)}"
     used = f"{size(now.bytes)} of {size(now.bytes_max)} ({now.bytes / now.bytes_max:.0%})"
-    hold = now.hold
-    return {
+    hold, owner = now.hold, now.owner
+    standby = {} if owner is None else {"standby": f"hands over to {owner.address or 'the owner'}"}
+    return standby | {
         "database": now.database,
         "breaker": now.breaker,
         "hold": None if hold is None else f"{hold.actor}, for {age(hold.since)}",

@@ -43,6 +43,8 @@ def glance(spool: "SpoolHealth") -> str | None:
         words.append("held")
     if spool.breaker == "open":
         words.append("breaker open")
+    if spool.owner_unreachable:
+        words.append("owner unreachable")
     return ", ".join(words) or None
 
 
@@ -58,6 +60,10 @@ def troubles(now: "SpoolReply", at: datetime | None = None) -> Iterator[Trouble]
         yield Trouble(
             f"{now.hold.actor} holds the spool, since {since}{why}", "spillway spool release"
         )
+    if now.owner is not None and now.owner.trouble is not None:
+        why = now.owner.trouble
+        text = "this broker stands by, and the owner of the shards takes none of its events"
+        yield Trouble(f"{text}: {why.message} [{why.code}]", why.hint)
     for lane in now.held[:LANES_SHOWN]:
         yield _held(lane)
     if len(now.held) > LANES_SHOWN:

@@ -327,6 +327,24 @@ class SpoolHeldError(SpillwayError):
     hint = "`spillway spool release` ends the hold"
 
 
+class SpoolOwnerUnreachableError(SpillwayError):
+    """The broker that owns the shards takes no events of this one's spool."""
+
+    code = "spool_owner_unreachable"
+    status = 503
+    transient = True
+    hint = "see that the owner runs and can be reached there; its setting `address` says where"
+
+
+class ReplayInterruptedError(SpillwayError):
+    """The replay begins again at the first event that is not in the log."""
+
+    code = "replay_interrupted"
+    status = 503
+    transient = True
+    hint = "it goes on by itself; `spillway spool status` tells what stands in its way"
+
+
 class DamagedLineError(SpillwayError):
     """A line of a buffer file is not what was written."""
 

@@ -185,6 +185,9 @@ DECLARED: dict[str, Declaration] = {
     "spillway_spool_lanes_held": gauge(
         "Lanes that the replay passes over: their queues are full, so give them consumers."
     ),
+    "spillway_spool_owner_unreachable": gauge(
+        "1 while this broker stands by and the owner of the shards takes none of its events."
+    ),
     "spillway_spool_disk_free_bytes": gauge(
         "Bytes free on the disk of the spool: near zero a push has nowhere left to go."
     ),

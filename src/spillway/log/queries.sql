@@ -94,9 +94,15 @@ WHERE shard_id = %(shard_id)s AND epoch = %(epoch)s
 
 -- name: broker_seen
 -- This broker lives.
-INSERT INTO spillway.broker (broker_id, address, started_at, seen_at)
-VALUES (%(broker_id)s, %(address)s, now(), now())
+INSERT INTO spillway.broker (broker_id, address, secret, started_at, seen_at)
+VALUES (%(broker_id)s, %(address)s, %(secret)s, now(), now())
 ON CONFLICT (broker_id) DO UPDATE SET seen_at = now(), address = excluded.address
+
+-- name: owner
+-- Who owns the first shard, and so all of them; where it listens, and what it wants to hear.
+SELECT s.owner, coalesce(b.address, ''), coalesce(b.secret, '')
+FROM spillway.shard AS s LEFT JOIN spillway.broker AS b ON b.broker_id = s.owner
+WHERE s.shard_id = 0
 
 -- name: brokers
 -- Brokers seen lately.

@@ -16,6 +16,8 @@ class SpoolHealth(Reply):
     breaker: Literal["closed", "open"]
     disk_free_bytes: int
     replay_rate: float
+    owner_unreachable: bool = False
+    """The broker stands by, and the owner of the shards takes none of its events."""
 
 
 class HealthReply(Reply):

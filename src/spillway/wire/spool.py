@@ -67,6 +67,13 @@ class SpoolStuck(Reply):
     hint: str
 
 
+class SpoolOwner(Reply):
+    """This broker stands by: its events go to the owner of the shards, if there is no trouble."""
+
+    address: str | None
+    trouble: ErrorDetail | None = None
+
+
 class SpoolReply(Reply):
     """What waits in files, since when, and what stands in its way.
 
@@ -100,6 +107,30 @@ class SpoolReply(Reply):
     stuck: list[SpoolStuck] = field(default_factory=list)
     queues_more: int = 0
     """How many more queues than are shown here have events that wait."""
+    owner: SpoolOwner | None = None
+    """Only where this broker stands by."""
+
+
+# ---------------------------------------------------------------- from broker to broker
+
+
+class SpoolRefusal(Reply):
+    """An event that the log will not have, by its place in the request."""
+
+    at: int
+    error: ErrorDetail
+
+
+class SpoolTaken(Reply):
+    """What became of events that another broker handed over, by their place in the request.
+
+    What is neither `stored` nor `refused` is left: it is behind something that was refused, its
+    lane is `held`, or there was no time.
+    """
+
+    stored: list[int]
+    refused: list[SpoolRefusal]
+    held: list[SpoolLane]
 
 
 # ---------------------------------------------------------------- files and their events

@@ -11,6 +11,11 @@ import msgspec
 import psycopg
 import pytest
 
+from spillway import wire
+from spillway.api.limits import Limits
+from spillway.api.listener import listen
+from spillway.api.server import make_app, serve
+from spillway.core.errors import DatabaseUnavailableError
 from spillway.log.embedded import EmbeddedPostgres
 from spillway.log.writer import Writer
 from spillway.spool import event
@@ -175,3 +180,76 @@ def valve(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[asyncio.Event, 
         return open_, begun
 
     return shut
+
+
+# ---------------------------------------------------------------- two brokers
+
+
+@pytest.fixture
+def open_served(open_desk: Callable[..., Any]) -> Callable[..., Any]:
+    """Opens a desk before a broker that answers on HTTP, and says where."""
+
+    @asynccontextmanager
+    async def opened(limits: Limits = Limits(), **settings: Any) -> AsyncIterator[Any]:
+        stop, listening = asyncio.Event(), asyncio.Event()
+        async with open_desk(**settings) as desk:
+
+            def note(port: int) -> None:
+                desk.broker.ownership.address = f"http://127.0.0.1:{port}"
+                listening.set()
+
+            app, sockets = make_app(desk.broker, limits), listen("127.0.0.1", 0)
+            serving = asyncio.get_running_loop().create_task(
+                serve(app, sockets, stop=stop, on_listening=note, grace_s=1)
+            )
+            await listening.wait()
+            await desk.broker.ownership.run_once()
+            try:
+                yield desk
+            finally:
+                stop.set()
+                await serving
+
+    return opened
+
+
+@pytest.fixture
+def open_pair(open_served: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Opens desks before two brokers with spools of their own: the owner, and one that waits."""
+
+    @asynccontextmanager
+    async def opened(*limits: Limits, **settings: Any) -> AsyncIterator[tuple[Any, Any]]:
+        async with (
+            open_served(*limits, file_buffer_dir=tmp_path / "first", **settings) as first,
+            open_served(*limits, file_buffer_dir=tmp_path / "second", **settings) as second,
+        ):
+            assert second.broker.ownership.stands_by
+            yield first, second
+
+    return opened
+
+
+@pytest.fixture
+def spool_there() -> Callable[..., Any]:
+    """Takes pushes into the files of a broker, which keeps them until its spool is released."""
+
+    async def push(desk: Any, *payloads: Any, qos: int = 1, **item: Any) -> None:
+        broker = desk.broker
+        if broker.spool.hold is None:
+            await broker.spoolkeeping.hold(wire.SpoolHoldRequest(), "ann")
+        broker.breaker.trip(DatabaseUnavailableError("for the test"))
+        items = desk.items(*payloads, **item)
+        results = await broker.push("default", items, qos=qos)
+        assert {result.status for result in results} == {"buffered"}
+
+    return push
+
+
+@pytest.fixture
+def release() -> Callable[..., Any]:
+    """Ends the hold of a broker."""
+
+    async def end(desk: Any) -> None:
+        await desk.broker.spoolkeeping.release(wire.SpoolHoldRequest(), "ann")
+
+    return end
