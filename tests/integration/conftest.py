@@ -15,6 +15,7 @@ from spillway import wire, wiring
 from spillway.broker.service import Broker
 from spillway.core import commands as cmd
 from spillway.core import events as ev
+from spillway.core.errors import DatabaseUnavailableError
 from spillway.core.group import handle
 from spillway.core.lane import Lane
 from spillway.core.policy import Policy
@@ -199,6 +200,19 @@ class Desk:
         """What is said to a push: the status of each item, or the code of its error."""
         results = await self.broker.push("default", self.items(*payloads, queue=queue, **item))
         return [result.error.code if result.error else result.status for result in results]
+
+    async def buffer(self, *payloads: Any, qos: int = 1, **item: Any) -> None:
+        """Push into the files of the broker, which keeps them until `release`."""
+        if self.broker.spool.hold is None:
+            await self.broker.spoolkeeping.hold(wire.SpoolHoldRequest(), "ann")
+        self.broker.breaker.trip(DatabaseUnavailableError("for the test"))
+        items = self.items(*payloads, **item)
+        results = await self.broker.push("default", items, qos=qos)
+        assert {result.status for result in results} == {"buffered"}
+
+    async def release(self) -> None:
+        """End the hold of the spool."""
+        await self.broker.spoolkeeping.release(wire.SpoolHoldRequest(), "ann")
 
     async def lease(
         self, count: int = 1, group: str = "default", queue: str = "orders", **more: Any

@@ -135,6 +135,19 @@ def test_doctor_of_a_broker_that_stands_by(run):
     assert {line.split()[0] for line in result.stdout.splitlines()} == {"OK"}
 
 
+def test_doctor_of_a_standby_that_cannot_hand_its_spool_over(run, spool_status):
+    """Why the owner takes nothing, and what to do about it."""
+    spool = {**HEALTH["spool"], "pending": 7, "owner_unreachable": True}
+    health = {**HEALTH, "status": "degraded", "shards_owned": 0, "spool": spool}
+    trouble = {"code": "spool_owner_unreachable", "message": "http://first:1: no", "hint": "look"}
+    status = spool_status(owner={"address": "http://first:1", "trouble": trouble})
+    topology = {**TOPOLOGY, "shards": [{**SHARD, "owned_here": False}]}
+    result = run("doctor", reply(health), reply(topology), reply(status))
+    assert "owner unreachable" in result.stdout
+    assert "takes none of its events: http://first:1: no [spool_owner_unreachable]" in result.stdout
+    assert "→ look" in result.stdout
+
+
 def test_doctor_looks_at_a_disk_that_is_the_brokers(run, tmp_path, monkeypatch):
     """What lies in the folder where somebody types is not the broker's, unless he says so."""
     monkeypatch.chdir(tmp_path)

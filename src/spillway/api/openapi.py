@@ -100,6 +100,7 @@ def _query_parameters(kind: type) -> list[Json]:
     (schema,) = msgspec.json.schema_components([kind])[1].values()
     return [
         {"name": name, "in": "query", "schema": _without_null(field)}
+        | ({"required": True} if name in schema.get("required", ()) else {})
         for name, field in schema["properties"].items()
     ]
 

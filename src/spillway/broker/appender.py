@@ -36,7 +36,6 @@ class Appender:
         self._docket = docket
         self._is_live = is_live
         self._pause = pause
-        self._file: BufferFile | None = None
         self._marks: dict[int, int] = {}
         """How far earlier attempts have come with the file, by lane."""
         self._tenure: Callable[[], None] = lambda: None
@@ -45,17 +44,11 @@ class Appender:
         self._under_way = UnderWay()
         self.breadth = 1
 
-    @property
-    def file(self) -> BufferFile:
-        """The file whose events come."""
-        assert self._file is not None
-        return self._file
-
     async def begin(self, file: BufferFile) -> None:
         """What comes now is of this file. The log knows it by its own name, so that no other file
         speaks for it.
         """
-        self._file, self._found = file, Sorted()
+        self._found = Sorted()
         self._tenure = self._handover.tenure()
         self._marks = await self._handover.marks(file.path.stem)
 
@@ -63,15 +56,15 @@ class Appender:
         """Find their lanes."""
         await self._handover.sort(events, self._found, self._spool.config.max_batch)
 
-    async def send(self) -> None:
+    async def send(self, file: BufferFile) -> None:
         """Append what the log does not have, once what it will not have is set aside."""
         found, self._found = self._found, Sorted()
-        await self._docket.refuse(self.file, found.refused)
+        await self._docket.refuse(file, found.refused)
         lanes = [runs for runs in found.lanes.values() if runs and not self._waits(runs[0].lane)]
         self.breadth = len(lanes)
         await self._handover.prepare(runs[0].lane for runs in lanes)
-        news = [await self._news(runs) for runs in lanes]
-        await self._append([run for runs in news for run in runs])
+        news = [await self._news(file, runs) for runs in lanes]
+        await self._append(file, [run for runs in news for run in runs])
 
     async def settle(self) -> None:
         """Wait for all commits under way."""
@@ -99,20 +92,20 @@ class Appender:
     def _waits(self, lane: LaneFacts) -> bool:
         return self._docket.waits(lane.address)
 
-    async def _news(self, runs: list[Run]) -> list[Run]:
+    async def _news(self, file: BufferFile, runs: list[Run]) -> list[Run]:
         """What the log does not have of the runs of a lane; the rest is done."""
         self._check()
         mark = self._marks.get(runs[0].lane.lane_id, 0)
         wanted, stored = await self._handover.split(runs, mark)
         for run in stored:
-            self._finish(self.file, run)
+            self._finish(file, run)
         return wanted
 
     def _finish(self, file: BufferFile, run: Run) -> None:
         for address, indexes in run.by_address():
             self._docket.finish(file, indexes, address)
 
-    async def _append(self, runs: list[Run]) -> None:
+    async def _append(self, file: BufferFile, runs: list[Run]) -> None:
         """Some lanes at a time, each in its order; a lane under suspicion event by event."""
         suspected = [run for run in runs if run.lane.lane_id in self._suspects]
         plain = (run for run in runs if run.lane.lane_id not in self._suspects)
@@ -121,15 +114,14 @@ class Appender:
         while waiting:
             polite = self._is_live()
             some = portion(waiting, POLITE if polite else hunger)
-            await self._bites(some, polite=polite, apart=False)
+            await self._bites(file, some, polite=polite, apart=False)
         for run in suspected:
             for one in run.apart():
-                await self._bites([one], polite=True, apart=True)
+                await self._bites(file, [one], polite=True, apart=True)
         self._suspects.difference_update(run.lane.lane_id for run in suspected)
 
-    async def _bites(self, runs: list[Run], *, polite: bool, apart: bool) -> None:
+    async def _bites(self, file: BufferFile, runs: list[Run], *, polite: bool, apart: bool) -> None:
         """One bite but for what the log will not have: that is set aside before the rest goes."""
-        file = self.file
         while self._under_way and (polite or self._under_way.is_full):
             await self._reap()
         while runs := [run for run in runs if run.indexes and not self._waits(run.lane)]:

@@ -52,7 +52,7 @@ class Taker(Protocol):
     async def add(self, events: Iterable[tuple[int, Event]]) -> None:
         """Take a look at events, which are sent together with others; each with its place."""
 
-    async def send(self) -> None:
+    async def send(self, file: BufferFile) -> None:
         """Let those go that were added and may go; their outcome may come later."""
 
     async def settle(self) -> None:
@@ -113,7 +113,7 @@ class Carrier:
             await self._pause(started_s)
         self._spool.finish(file, window.aside)
         await self._docket.set_aside(file, window.damaged)
-        await taker.send()
+        await taker.send(file)
         return window.end
 
 

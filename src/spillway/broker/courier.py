@@ -25,26 +25,19 @@ class Courier:
         self._spool = spool
         self._owner = owner
         self._docket = docket
-        self._file: BufferFile | None = None
         self._waiting: list[Placed] = []
         self._bytes_max = BYTES_MAX
         self.breadth = 1
 
-    @property
-    def file(self) -> BufferFile:
-        """The file whose events come."""
-        assert self._file is not None
-        return self._file
-
-    async def begin(self, file: BufferFile) -> None:
+    async def begin(self, _: BufferFile) -> None:
         """What comes now is of this file; the owner knows what earlier attempts did of it."""
-        self._file, self._waiting = file, []
+        self._waiting = []
 
     async def add(self, events: Iterable[Placed]) -> None:
         """Gather them."""
         self._waiting += events
 
-    async def send(self) -> None:
+    async def send(self, file: BufferFile) -> None:
         """Request by request. What is left of one goes first in the next: no event of a lane is
         to come before one that waits.
         """
@@ -54,16 +47,16 @@ class Courier:
             lines = self._portion(waiting)
             some = waiting[: len(lines)]
             try:
-                taken = await self._owner.take(self.file.path.stem, lines)
+                taken = await self._owner.take(file.path.stem, lines)
             except RequestTooLargeError as error:
                 if len(some) > 1:
                     self._bytes_max = sum(map(len, lines)) // 2
                     continue
-                await self._refuse([(some[0][0], error)], some)
+                await self._refuse(file, [(some[0][0], error)], some)
                 waiting = waiting[1:]
                 continue
             self._spool.reached("after_commit_before_delete")
-            waiting = await self._note(some, taken) + waiting[len(some) :]
+            waiting = await self._note(file, some, taken) + waiting[len(some) :]
 
     async def settle(self) -> None:
         """Nothing is ever under way: each request is waited for."""
@@ -106,12 +99,12 @@ class Courier:
                 return lines[:-1]
         return lines
 
-    async def _note(self, some: list[Placed], taken: SpoolTaken) -> list[Placed]:
+    async def _note(self, file: BufferFile, some: list[Placed], taken: SpoolTaken) -> list[Placed]:
         """What became of those of a request; returns those that are left."""
         stored = set(taken.stored)
         for at in taken.stored:
             index, one = some[at]
-            self._docket.finish(self.file, [index], one.address)
+            self._docket.finish(file, [index], one.address)
         for lane in taken.held:
             reason = Trouble(lane.code, lane.message, lane.hint)
             self._docket.hold(Address(lane.org, lane.queue, lane.partition), reason)
@@ -120,12 +113,12 @@ class Courier:
             for one in taken.refused
         }
         refused: list[Refused] = [(some[at][0], trouble) for at, trouble in errors.items()]
-        await self._refuse(refused, [some[at] for at in errors])
+        await self._refuse(file, refused, [some[at] for at in errors])
         if not (stored or refused or taken.held):
             raise ReplayInterruptedError("the owner took nothing in time")
         return [one for at, one in enumerate(some) if at not in stored and at not in errors]
 
-    async def _refuse(self, refused: list[Refused], some: list[Placed]) -> None:
+    async def _refuse(self, file: BufferFile, refused: list[Refused], some: list[Placed]) -> None:
         """Durably aside before anything behind them is sent."""
-        if not await self._docket.refuse(self.file, refused):
+        if not await self._docket.refuse(file, refused):
             self._docket.shut(one.address for _, one in some)

@@ -42,10 +42,6 @@ from spillway.warm.memory import Budget
 
 log = structlog.get_logger(__name__)
 
-COMMIT_MESSAGES_MAX = 2000
-COMMIT_BYTES_MAX = 4 * 1024 * 1024
-"""A larger draft is split: while PostgreSQL writes one part, the next requests are read."""
-
 
 @dataclass(frozen=True, slots=True)
 class ShardConfig:
@@ -294,8 +290,7 @@ class Shard:
     @property
     def is_draft_full(self) -> bool:
         """Whether what is decided next goes into another commit."""
-        draft = self._drafts.gathering
-        return draft.messages >= COMMIT_MESSAGES_MAX or draft.payload_bytes >= COMMIT_BYTES_MAX
+        return self._drafts.gathering.is_full
 
     @property
     def draft_messages(self) -> int:

@@ -61,9 +61,9 @@ def troubles(now: "SpoolReply", at: datetime | None = None) -> Iterator[Trouble]
             f"{now.hold.actor} holds the spool, since {since}{why}", "spillway spool release"
         )
     if now.owner is not None and now.owner.trouble is not None:
-        why = now.owner.trouble
+        cause = now.owner.trouble
         text = "this broker stands by, and the owner of the shards takes none of its events"
-        yield Trouble(f"{text}: {why.message} [{why.code}]", why.hint)
+        yield Trouble(f"{text}: {cause.message} [{cause.code}]", cause.hint)
     for lane in now.held[:LANES_SHOWN]:
         yield _held(lane)
     if len(now.held) > LANES_SHOWN:

@@ -11,11 +11,9 @@ import msgspec
 import psycopg
 import pytest
 
-from spillway import wire
 from spillway.api.limits import Limits
 from spillway.api.listener import listen
 from spillway.api.server import make_app, serve
-from spillway.core.errors import DatabaseUnavailableError
 from spillway.log.embedded import EmbeddedPostgres
 from spillway.log.writer import Writer
 from spillway.spool import event
@@ -29,6 +27,20 @@ LOG = """
     JOIN spillway.lane AS l USING (lane_id) JOIN spillway.queue AS q USING (queue_id)
     WHERE q.deleted_at IS NULL ORDER BY 1, 2, 3
 """
+
+CHOOSY = """
+    CREATE FUNCTION choosy() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF array_to_string(NEW.transaction_ids, ' ') LIKE '%poison%' THEN
+            RAISE EXCEPTION USING ERRCODE = '23514', MESSAGE = 'no poison here';
+        END IF;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER choosy BEFORE INSERT ON spillway.message_batch
+    FOR EACH ROW EXECUTE FUNCTION choosy()
+"""
+"""A rule of somebody's own: PostgreSQL refuses the whole commit for one message in it."""
+NO_LONGER_CHOOSY = "DROP TRIGGER choosy ON spillway.message_batch"
 
 
 class Database:
@@ -50,6 +62,14 @@ class Database:
         async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as conn:
             cursor = await conn.execute(statement)
             return await cursor.fetchall() if cursor.description else []
+
+    async def refuse_poison(self) -> None:
+        """Refuse every commit with a message in it whose transaction id says `poison`."""
+        await self.execute(CHOOSY)
+
+    async def take_poison(self) -> None:
+        """Refuse nothing any more."""
+        await self.execute(NO_LONGER_CHOOSY)
 
     async def kick(self) -> None:
         """End every connection to it."""
@@ -190,7 +210,7 @@ def open_served(open_desk: Callable[..., Any]) -> Callable[..., Any]:
     """Opens a desk before a broker that answers on HTTP, and says where."""
 
     @asynccontextmanager
-    async def opened(limits: Limits = Limits(), **settings: Any) -> AsyncIterator[Any]:
+    async def opened(limits: Limits | None = None, **settings: Any) -> AsyncIterator[Any]:
         stop, listening = asyncio.Event(), asyncio.Event()
         async with open_desk(**settings) as desk:
 
@@ -198,7 +218,7 @@ def open_served(open_desk: Callable[..., Any]) -> Callable[..., Any]:
                 desk.broker.ownership.address = f"http://127.0.0.1:{port}"
                 listening.set()
 
-            app, sockets = make_app(desk.broker, limits), listen("127.0.0.1", 0)
+            app, sockets = make_app(desk.broker, limits or Limits()), listen("127.0.0.1", 0)
             serving = asyncio.get_running_loop().create_task(
                 serve(app, sockets, stop=stop, on_listening=note, grace_s=1)
             )
@@ -227,29 +247,3 @@ def open_pair(open_served: Callable[..., Any], tmp_path: Path) -> Callable[..., 
             yield first, second
 
     return opened
-
-
-@pytest.fixture
-def spool_there() -> Callable[..., Any]:
-    """Takes pushes into the files of a broker, which keeps them until its spool is released."""
-
-    async def push(desk: Any, *payloads: Any, qos: int = 1, **item: Any) -> None:
-        broker = desk.broker
-        if broker.spool.hold is None:
-            await broker.spoolkeeping.hold(wire.SpoolHoldRequest(), "ann")
-        broker.breaker.trip(DatabaseUnavailableError("for the test"))
-        items = desk.items(*payloads, **item)
-        results = await broker.push("default", items, qos=qos)
-        assert {result.status for result in results} == {"buffered"}
-
-    return push
-
-
-@pytest.fixture
-def release() -> Callable[..., Any]:
-    """Ends the hold of a broker."""
-
-    async def end(desk: Any) -> None:
-        await desk.broker.spoolkeeping.release(wire.SpoolHoldRequest(), "ann")
-
-    return end

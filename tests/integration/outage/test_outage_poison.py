@@ -10,20 +10,6 @@ from spillway.broker import revival
 from spillway.core.errors import SpillwayError
 from spillway.log.database import Database
 
-CHOOSY = """
-    CREATE FUNCTION choosy() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN
-        IF array_to_string(NEW.transaction_ids, ' ') LIKE '%poison%' THEN
-            RAISE EXCEPTION USING ERRCODE = '23514', MESSAGE = 'no poison here';
-        END IF;
-        RETURN NEW;
-    END $$;
-    CREATE TRIGGER choosy BEFORE INSERT ON spillway.message_batch
-    FOR EACH ROW EXECUTE FUNCTION choosy()
-"""
-"""A rule of somebody's own: PostgreSQL refuses the whole commit for one message in it."""
-NO_LONGER_CHOOSY = "DROP TRIGGER choosy ON spillway.message_batch"
-
 
 @pytest.fixture
 def revived(eventually_async, drained):
@@ -120,7 +106,7 @@ async def test_what_postgresql_refuses_is_set_aside_alone(
     """One message in each of two lanes; what shares its commit is not blamed for it."""
     async with open_desk(num_shards=1) as desk:
         await desk.queue()
-        await database.execute(CHOOSY)
+        await database.refuse_poison()
         async with database.away():
             for one in ("1", "poison 1", "2", "3"):
                 await push(desk, one)
@@ -133,7 +119,7 @@ async def test_what_postgresql_refuses_is_set_aside_alone(
         assert await database.log(partition="worse") == ["4", "5"]
         for lane in range(5):
             assert await database.log(partition=f"lane-{lane}") == [f"lone {lane}"]
-        await database.execute(NO_LONGER_CHOOSY)
+        await database.take_poison()
         await revived(desk)
         assert await database.log() == ["1", "2", "3", "poison 1"]
         assert await database.log(partition="worse") == ["4", "5", "poison 2"]
@@ -148,7 +134,7 @@ async def test_poison_does_not_spoil_what_shares_its_commit(
         for at in range(20):
             await push(desk, f"first of {at}", partition=f"p{at}")
         await push(desk, "0")
-        await database.execute(CHOOSY)
+        await database.refuse_poison()
         with pytest.raises(SpillwayError, match="no poison here"):
             await push(desk, "poison alone")
         assert await push(desk, "1") == ["stored"]
@@ -171,7 +157,7 @@ async def test_many_poisonous_messages_do_not_stall_the_others(
     # Not tried again meanwhile: whatever is pushed beside such a refusal is buffered.
     async with open_desk(num_shards=1, file_buffer_retry_interval=3600) as desk:
         await desk.queue()
-        await database.execute(CHOOSY)
+        await database.refuse_poison()
         async with database.away():
             for at in range(100):
                 await push(desk, f"{at}", f"poison {at}")
@@ -188,7 +174,7 @@ async def test_poison_at_the_head_of_many_lanes(open_desk, database, drained, fa
     options = {"file_buffer_max_batch": max_batch, "file_buffer_retry_interval": 3600}
     async with open_desk(num_shards=1, **options) as desk:
         await desk.queue()
-        await database.execute(CHOOSY)
+        await database.refuse_poison()
         async with database.away():
             for lane in range(60):
                 numbers = [f"{lane}-{number}" for number in range(60)]
@@ -209,7 +195,7 @@ async def test_whoever_pushes_beside_poison_is_not_to_blame(
         for lane in range(20):
             await push(desk, "first", partition=f"p{lane}")
         await push(desk, "first", partition="live")
-        await database.execute(CHOOSY)
+        await database.refuse_poison()
         async with database.away():
             await eventually_async(lambda: desk.broker.breaker.is_open, 20)
             await push(desk, "poison", partition="p0")
@@ -243,7 +229,7 @@ async def test_poison_that_stays_disturbs_once_a_round(open_desk, database, drai
     monkeypatch.setattr(revival, "ROUNDS_MAX", 0)
     async with open_desk(num_shards=1, file_buffer_retry_interval=3600) as desk:
         await desk.queue()
-        await database.execute(CHOOSY)
+        await database.refuse_poison()
         async with database.away():
             await push(desk, "poison 1", "poison 2", "poison 3")
             await push(desk, "elsewhere", queue="other")
@@ -261,7 +247,7 @@ async def test_poison_that_stays_disturbs_once_a_round(open_desk, database, drai
         for round_ in range(1, 4):
             assert await desk.broker.revival.run_once() == 0
             assert refused == round_
-        await database.execute(NO_LONGER_CHOOSY)
+        await database.take_poison()
         assert await desk.broker.revival.run_once() == 3
         assert sorted(await database.log()) == ["poison 1", "poison 2", "poison 3"]
 
@@ -288,13 +274,13 @@ async def test_what_was_never_tried_is_not_looked_for(open_desk, database, drain
     """Nothing can have stored it: the log of a large lane is not read for it."""
     async with open_desk(num_shards=1, file_buffer_retry_interval=3600) as desk:
         await desk.queue()
-        await database.execute(CHOOSY)
+        await database.refuse_poison()
         async with database.away():
             await push(desk, "1", "poison")
         await drained(desk, failed=1)
         looks.clear()  # a commit that broke off as the database went is in doubt by right
         await desk.broker.revival.run_once()
-        await database.execute(NO_LONGER_CHOOSY)
+        await database.take_poison()
         await desk.broker.revival.retry(*desk.broker.spool.quarantine.files())
         assert not looks
         assert await database.log() == ["1", "poison"]
@@ -306,11 +292,11 @@ async def test_an_attempt_that_was_cut_off_is_looked_for(
     """Its commit landed, and then the broker died: what it stored is not stored again."""
     async with open_desk(num_shards=1, file_buffer_retry_interval=3600) as desk:
         await desk.queue()
-        await database.execute(CHOOSY)
+        await database.refuse_poison()
         async with database.away():
             await push(desk, "1", "poison")
         await drained(desk, failed=1)
-        await database.execute(NO_LONGER_CHOOSY)
+        await database.take_poison()
         looks.clear()
         [file] = desk.broker.spool.quarantine.files()
 
@@ -391,7 +377,7 @@ async def test_a_look_that_takes_too_long_trips_no_breaker(
     """PostgreSQL ended our statement: it is not away."""
     async with open_desk(num_shards=1, file_buffer_retry_interval=3600) as desk:
         await desk.queue()
-        await database.execute(CHOOSY)
+        await database.refuse_poison()
         async with database.away():
             await push(desk, "poison")
         await drained(desk, failed=1)

@@ -309,6 +309,13 @@ class StandIn:
             ),
         )
 
+    def is_broker(self, secret):
+        return secret == b"among brokers"
+
+    async def take(self, source, body, *, aside):
+        self.asked("take", source, body, aside)
+        return wire.SpoolTaken(stored=[0], refused=[], held=[])
+
     async def metrics(self, by=()):
         return self.families
 

@@ -15,6 +15,8 @@ BODIES = {
     "/v1/spool/repair": b'{"file":"f","line":1,"accept":true}',
     "/v1/spool/discard": b'{"file":"f"}',
 }
+QUERIES = {"/v1/spool/events": "source=f"}
+AMONG_BROKERS = {"x_spillway_secret": "among brokers"}
 PARAMS = {"queue": "q", "group": "g", "partition": "p", "version": "7", "file": "f"}
 
 
@@ -26,7 +28,8 @@ def url_of(route):
 async def test_every_route_answers_as_it_documents(skin, route):
     """Each line of the table is reachable and answers with a status that it names."""
     body = BODIES.get(route.path, b"{}" if route.body else b"")
-    answer = await skin(route.method, url_of(route), body)
+    url = f"{url_of(route)}?{query}" if (query := QUERIES.get(route.path)) else url_of(route)
+    answer = await skin(route.method, url, body, **AMONG_BROKERS)
     assert answer.status in route.replies
     assert answer.headers["content-type"].startswith(route.media or "application/json")
 
@@ -35,7 +38,8 @@ async def test_every_route_answers_as_it_documents(skin, route):
 async def test_unknown_query_parameters_are_refused(skin, route):
     """No route swallows an option that it does not know."""
     body = BODIES.get(route.path, b"{}" if route.body else b"")
-    answer = await skin(route.method, url_of(route) + "?surprise=1", body)
+    query = "&".join([*filter(None, [QUERIES.get(route.path)]), "surprise=1"])
+    answer = await skin(route.method, f"{url_of(route)}?{query}", body, **AMONG_BROKERS)
     assert (answer.status, answer.code) == (400, "unknown_option")
 
 

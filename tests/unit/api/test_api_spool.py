@@ -8,7 +8,7 @@ from spillway.api.limits import Limits
 from spillway.api.native import ROUTES
 
 ACME = "Bearer k-acme"
-SPOOL = [route for route in ROUTES if route.path.startswith("/v1/spool")]
+SPOOL = [r for r in ROUTES if r.path.startswith("/v1/spool") and not r.is_open]
 BODIES = {
     "/v1/spool/repair": b'{"file":"f","line":1,"accept":true}',
     "/v1/spool/discard": b'{"file":"f"}',
@@ -25,6 +25,27 @@ async def test_a_key_of_another_org_is_refused(skin, broker, route):
     assert "'default'" in answer.json["error"]["hint"]
     assert broker.calls == []
     assert (await skin(route.method, url, b"}", authorization=ACME)).status == 403
+
+
+@pytest.mark.parametrize("require_api_key", [False, True])
+async def test_events_are_taken_from_brokers_alone(skin, broker, require_api_key):
+    """Whoever has not the secret is refused unread, with or without a key; a broker needs none."""
+    skin = type(skin)(broker, Limits(request_bytes_max=100, require_api_key=require_api_key))
+    url, lines = "/v1/spool/events?source=failover_x", b"line\n"
+    for headers in ({}, {"x_spillway_secret": ""}, {"x_spillway_secret": "no"}):
+        for key in ({}, {"authorization": ACME}, {"authorization": "Bearer k-default"}):
+            answer = await skin("POST", url, lines, **headers, **key)
+            assert (answer.status, answer.code) == (403, "forbidden")
+    assert broker.calls == []
+    secret = {"x_spillway_secret": "among brokers"}
+    assert (await skin("POST", url, lines, **secret)).json["stored"] == [0]
+    await skin("POST", url + "&aside=true", lines, **secret)
+    assert [call for call in broker.calls if call[0] == "take"] == [
+        ("take", ("failover_x", lines, False)),
+        ("take", ("failover_x", lines, True)),
+    ]
+    assert (await skin("POST", url, b"x" * 101, **secret)).status == 413
+    assert (await skin("POST", "/v1/spool/events", lines, **secret)).status == 400
 
 
 async def test_a_name_of_an_org_is_no_key(skin, broker):
