@@ -7,12 +7,12 @@ a client's own repeat is found by the queue's dedupe window, as of the moment of
 """
 
 import asyncio
-from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
+from typing import NamedTuple
 
 from spillway.broker.append import append, conflicts, error_detail
 from spillway.broker.buffering import payload_of
@@ -86,6 +86,14 @@ class _Home:
     lane: LaneFacts | None = None
 
 
+class _Grown(NamedTuple):
+    """A run, and what it had before the events came that are being sorted."""
+
+    run: Run
+    events: int
+    rich: int
+
+
 @dataclass(slots=True)
 class Sorted:
     """Events by lane in their order, and those that the rules of today refuse."""
@@ -125,9 +133,8 @@ class Handover:
         transient errors (PostgreSQL is away) are raised.
         """
         lanes, homes = found.lanes, found.homes
-        ids: list[str] = []
-        payloads: list[bytes] = []
-        first, are_plain = -1, True
+        grown: dict[int, _Grown] = {}
+        last: Run | None = None
         for index, event in events:
             place = event.org, event.queue, event.partition
             home = homes.get(place)
@@ -151,13 +158,11 @@ class Handover:
             ):
                 run = Run.behind(lane, home.address, event)
                 runs.append(run)
+            if run is not last:
+                grown.setdefault(id(run), _Grown(run, len(run.ids), len(run.rich)))
+                last = run
             run.add(index, event, home.address)
-            ids.append(run.ids[-1])
-            payloads.append(run.payloads[-1])
-            are_plain = are_plain and index not in run.rich
-            first = index if first < 0 else first
-        if not (are_plain and self._intake.fit_all(payloads, ids)):
-            self._hold_to_limits(found, first)
+        self._hold_to_limits(found, grown.values())
 
     async def _lane(self, found: Sorted, home: _Home, event: Event) -> LaneFacts:
         queue = event.org, event.queue
@@ -175,18 +180,22 @@ class Handover:
             home.lane = lane
         return lane
 
-    def _hold_to_limits(self, found: Sorted, first: int) -> None:
-        """Refuse what is beyond them of those from this place on."""
-        every = (run for runs in found.lanes.values() for run in runs if run.indexes[-1] >= first)
-        refused = {index: error for run in every for index, error in self._beyond(run, first)}
+    def _hold_to_limits(self, found: Sorted, grown: Collection[_Grown]) -> None:
+        """Refuse what is beyond them of that by which runs have grown."""
+        ids = [one for run, start, _ in grown for one in run.ids[start:]]
+        payloads = [one for run, start, _ in grown for one in run.payloads[start:]]
+        are_plain = all(len(run.rich) == rich for run, _, rich in grown)
+        if are_plain and self._intake.fit_all(payloads, ids):
+            return
+        refused = {at: error for run, start, _ in grown for at, error in self._beyond(run, start)}
         if refused:
             found.refused += refused.items()
             for lane_id, runs in found.lanes.items():
                 found.lanes[lane_id] = _without(runs, refused)
 
-    def _beyond(self, run: Run, first: int) -> Iterator[Refused]:
+    def _beyond(self, run: Run, start: int) -> Iterator[Refused]:
         items = run.items(self._now_ms())
-        for at in range(bisect_left(run.indexes, first), len(items)):
+        for at in range(start, len(items)):
             item, payload = items[at], run.payloads[at]
             try:
                 if item is PLAIN:
