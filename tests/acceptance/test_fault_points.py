@@ -22,6 +22,8 @@ FLOW = 100
 POISON = 30
 BARE = 60  # two bites and a half
 FULL = 10
+LARGE = "x" * 300_000
+"""Three of them fill a request from broker to broker."""
 
 WRITING = [
     ("before_write", 5),
@@ -40,6 +42,7 @@ REPLAYING = [
 ]
 RECOVERING = [("mid_recovery", 1)]
 SETTING_ASIDE = [("mid_quarantine", 1), ("mid_revival", 1)]
+HANDING_OVER = [("after_answer_of_owner", 1), ("after_answer_of_owner", 2)]
 SHORTENING = [("mid_shortening", 1), ("after_shortening", 1)]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -47,7 +50,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 def test_every_place_is_tried():
     """A place that nobody dies at proves nothing."""
-    tried = WRITING + REPLAYING + RECOVERING + SETTING_ASIDE + SHORTENING
+    tried = WRITING + REPLAYING + RECOVERING + SETTING_ASIDE + HANDING_OVER + SHORTENING
     assert {point for point, _ in tried} == set(POINTS)
 
 
@@ -198,3 +201,32 @@ async def is_aside(client, count=POISON):
     spool = (await client.health()).spool
     assert spool.failed <= POISON
     return (spool.pending, spool.failed) == (0, count)
+
+
+@pytest.mark.parametrize(("point", "nth"), HANDING_OVER)
+async def test_a_kill_of_a_standby_that_hands_its_spool_over(serve, fragile, patience, point, nth):
+    """It does not know what the owner has: the owner does, and stores the rest alone."""
+    first, second = [serve("--database-url", fragile.url, num_shards=2) for _ in range(2)]
+    await asyncio.to_thread(first.start)
+    async with AsyncClient(first.url, retries=PATIENT) as client:
+        await client.create_queue("orders", dedupe_window_ms=0, dedupe_count=0)
+    await asyncio.to_thread(first.kill)
+    await asyncio.to_thread(fragile.stop)
+    await asyncio.to_thread(second.start)
+    async with AsyncClient(second.url, retries=PATIENT) as client:
+        for at in range(10):
+            assert (await client.push("orders", [at, LARGE])).status == "buffered"
+    await asyncio.to_thread(second.kill)
+    await asyncio.to_thread(fragile.start)
+    await asyncio.to_thread(first.start)
+    second.launch(point, nth)
+    await died(second, point)
+    await asyncio.to_thread(second.start)
+    async with AsyncClient(second.url, retries=PATIENT) as client:
+        await patience.until(lambda: is_aside(client, 0))
+        assert (await client.health()).shards_owned == 0
+    rows = fragile.execute(
+        "SELECT (convert_from(payload, 'UTF8')::json -> 0)::text::int FROM spillway.message"
+        " ORDER BY version"
+    )
+    assert [at for (at,) in rows] == list(range(10))

@@ -131,7 +131,7 @@ SPOOL_IN_TROUBLE = {
         "file": "failover_2.buf", "code": "spool_folder", "message": "it cannot be read",
         "hint": "mend the disk",
     }],
-    "queues_more": 7,
+    "queues_more": 7, "owner": None,
 }  # fmt: skip
 
 

@@ -55,7 +55,7 @@ class Courier:
                 await self._refuse(file, [(some[0][0], error)], some)
                 waiting = waiting[1:]
                 continue
-            self._spool.reached("after_commit_before_delete")
+            self._spool.reached("after_answer_of_owner")
             waiting = await self._note(file, some, taken) + waiting[len(some) :]
 
     async def settle(self) -> None:

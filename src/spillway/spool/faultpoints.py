@@ -15,6 +15,7 @@ Point = Literal[
     "mid_recovery",
     "mid_batch",
     "after_commit_before_delete",
+    "after_answer_of_owner",
     "after_delete",
     "mid_shortening",
     "after_shortening",

@@ -153,7 +153,7 @@ async def test_a_standby_that_ends_behind_an_answer_begins_anew(  # noqa: PLR091
     """Its file is still whole; the next run of it hands over what is left, and no more."""
 
     def die(point):
-        if point == "after_commit_before_delete":
+        if point == "after_answer_of_owner":
             raise ConnectionError(point)
 
     async with open_served(file_buffer_dir=tmp_path / "first") as first:
