@@ -89,6 +89,16 @@ def test_doctor_of_a_dead_database(run):
     assert "start PostgreSQL again" in result.stdout
 
 
+def test_doctor_tells_what_to_do_with_a_database_that_hangs(run, tmp_path):
+    """An embedded one is started again only if it died; the folder tells which process to end."""
+    away = {**HEALTH, "status": "degraded", "database": "disconnected"}
+    assert "one that hangs must be continued, or killed" in run("doctor", reply(away)).stdout
+    (tmp_path / "postgres").mkdir()
+    (tmp_path / "postgres/postmaster.pid").write_text("4711\n/data\n")
+    result = run(["doctor", "--data", str(tmp_path)], reply(away))
+    assert "kill -9 4711" in result.stdout
+
+
 def test_doctor_names_the_command_for_each_trouble_of_the_spool(run, spool_status):
     """What waits, what is in its way, what is nearly full: a limit that is near is a failure."""
     health = {**HEALTH, "spool": WAITING}

@@ -90,7 +90,7 @@ class Shard:
         self._work = asyncio.Event()
         self._acquiring = asyncio.Lock()
         self._closing = False
-        self._released = False
+        self.released = False
         self._certain_until_s = float("-inf")
         self._absent: SpillwayError = NotOwnerError(f"shard {shard_id} is not (yet) owned here")
         self._random = random.Random()
@@ -100,7 +100,7 @@ class Shard:
     async def acquire(self) -> bool:
         """Try to become the writer. False: another broker holds the shard."""
         async with self._acquiring:
-            if self._released:
+            if self.released:
                 return False  # let go on purpose: not to be taken again on the way out
             try:
                 return self.owned or await self._acquire()
@@ -188,7 +188,7 @@ class Shard:
         if self.owned:
             await self.flush()
         async with self._acquiring:
-            self._released = True
+            self.released = True
             if self.owned:
                 await self._database.rows("shard_release", shard_id=self.shard_id, epoch=self.epoch)
                 self._forget_all()
@@ -196,7 +196,7 @@ class Shard:
 
     def close(self) -> None:
         """Be gone, whatever is under way; the log has what was answered."""
-        self._closing = self._released = True
+        self._closing = self.released = True
         self._forget_all()
         self._drop_writer()
 

@@ -105,8 +105,19 @@ async def _serve(settings: "Settings") -> None:
             broker.hurry()
             raise
         finally:
-            await broker.stop()
-            await broker.database.close()
+            await _end(broker)
+
+
+async def _end(broker: "Broker") -> None:
+    """Stop in order; who is interrupted there, too, stops at once, and still ends its files."""
+    try:
+        await broker.stop()
+    except asyncio.CancelledError:
+        broker.hurry()
+        await broker.stop()
+        raise
+    finally:
+        await broker.database.close()
 
 
 def reachable(host: str, port: int) -> str:

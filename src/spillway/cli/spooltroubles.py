@@ -39,6 +39,8 @@ def glance(spool: "SpoolHealth") -> str | None:
         words.append(f"{spool.pending:,} waiting for {duration(spool.oldest_s)}")
     if spool.failed:
         words.append(f"{spool.failed:,} failed")
+    if spool.full:
+        words.append("full")
     if spool.held:
         words.append("held")
     if spool.breaker == "open":
