@@ -39,8 +39,11 @@ def check_file(path: Path, last: dict[str, int]) -> FileCheck:
             found.damaged += 1
             found.note(line, error.message)
             continue
-        if seq <= last.get(source, 0):
+        if seq <= 0:
+            continue  # mended from a damaged line: it has no number, so it is in no order
+        before = last.get(source, 0)
+        if seq <= before:
             found.out_of_order += 1
-            found.note(line, f"seq {seq} comes after {last[source]}")
-        last[source] = max(seq, last.get(source, 0))
+            found.note(line, f"seq {seq} comes after {before}")
+        last[source] = max(seq, before)
     return found

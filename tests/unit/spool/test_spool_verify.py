@@ -108,3 +108,11 @@ def test_lines_are_numbered_over_all_windows(tmp_path, leave, monkeypatch):
     monkeypatch.setattr(disk, "WINDOW_BYTES", 64)
     [check] = checked(tmp_path)
     assert (check.events, [problem[:6] for problem in check.problems]) == (10, ["line 9"])
+
+
+def test_a_line_without_a_number_is_in_no_order(tmp_path, leave):
+    """A damaged line that was taken as it reads has none; the others keep their order."""
+    leave(Names(), 0, 2, 0, 3, 2)
+    [check] = checked(tmp_path)
+    assert (check.events, check.damaged, check.out_of_order) == (5, 0, 1)
+    assert check.problems == ["line 5: seq 2 comes after 3"]
