@@ -59,7 +59,7 @@ class SpoolPages:
     def path(self, file: str, place: SpoolPlace) -> Path:
         """A file by its name, which comes from outside."""
         path = self._place(place) / file
-        if names.stream_of(file) is None or not path.is_file():
+        if not disk.is_ours(path):
             raise _not_found(file, place)
         return path
 

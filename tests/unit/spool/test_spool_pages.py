@@ -135,6 +135,16 @@ def test_only_ours_are_shown(pages, leave, name):
             pages.events(name, place, from_line=1, limit=1)
 
 
+def test_a_link_is_not_shown(pages, leave, tmp_path):
+    """Though it has the name of a buffer file: it leads out of the spool."""
+    secret = leave(1)
+    link = tmp_path / secret.replace("failover", "qos0")
+    link.symlink_to(tmp_path / secret)
+    with pytest.raises(SpoolFileNotFoundError):
+        pages.events(link.name, "waiting", from_line=1, limit=1)
+    assert names_of(pages.files("waiting", after=None, limit=9)) == [secret]
+
+
 def test_order_is_checked_over_files_that_wait_and_not_in_failed(pages, leave, tmp_path):
     """What is mended stands anywhere."""
     leave(5, 6)
