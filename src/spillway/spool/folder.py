@@ -213,6 +213,11 @@ def entries(folder: Path) -> tuple[list[Path], list[str]]:
     return sorted(ours, key=lambda path: age(path.name)), sorted(foreign)
 
 
+def is_spool(folder: Path) -> bool:
+    """Whether a folder is that of a spool, or what somebody copied of one."""
+    return (folder / LOCK).exists() or any(entries(place)[0] for place in (folder, folder / FAILED))
+
+
 def is_ours(path: Path) -> bool:
     """Whether a buffer file is there. A link is none: what it leads to is somebody else's."""
     try:
@@ -253,6 +258,15 @@ def _close(path: Path, reached: Reached) -> Path | None:
         return None
     reached("mid_recovery")
     return path.rename(path.with_name(path.name.removesuffix(names.OPEN) + names.COMPLETE))
+
+
+def torn_bytes(path: Path) -> int:
+    """What stands behind the last line of an open file: the next start cuts it off."""
+    if not names.is_open(path.name):
+        return 0
+    with path.open("rb", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        return size - _ended(file, size)
 
 
 def _ended(file: FileIO, size: int) -> int:

@@ -378,8 +378,27 @@ def test_damage_in_a_folder_is_exit_code_1(run, alone, folder):
     assert run(["spool", "verify", path.name, "--folder", str(folder)]).exit_code == 1
 
 
+def test_a_folder_that_is_no_spool_is_wrong_usage(run, alone, tmp_path):
+    """Nothing in it would be taken for all sound; the lock or a file of ours makes it a spool."""
+    (tmp_path / "notes.txt").touch()
+    for words in (["verify"], ["list"], ["show", "f"]):
+        result = run(["spool", *words, "--folder", str(tmp_path)])
+        assert (result.exit_code, result.stdout) == (2, "")
+    (tmp_path / disk.LOCK).touch()
+    result = run(["spool", "verify", "--folder", str(tmp_path)])
+    assert (result.exit_code, "all sound" in result.stderr) == (0, True)
+
+
+def test_a_torn_tail_is_told_and_is_no_damage(run, alone, folder):
+    """With the bytes that the next start will cut off."""
+    result = run(["spool", "verify", "--folder", str(folder)])
+    assert result.exit_code == 0
+    assert "cuts 6 bytes off" in result.stdout
+
+
 def test_a_folder_that_is_not_there_is_wrong_usage(run, alone, tmp_path):
     """And a file that is not there is not found."""
     assert run(["spool", "list", "--folder", str(tmp_path / "none")]).exit_code == 2
+    (tmp_path / disk.LOCK).touch()
     for words in (["show", "f"], ["verify", "../f"]):
         assert run(["spool", *words, "--folder", str(tmp_path)]).exit_code == 4
