@@ -22,6 +22,7 @@ from spillway.core.errors import (
     DamagedLineError,
     DatabaseUnavailableError,
     OverloadedError,
+    SpoolFileNotFoundError,
     SpoolFolderError,
     SpoolFullError,
     SpoolHeldError,
@@ -45,6 +46,7 @@ from spillway.wire import (
     SpoolQueue,
     SpoolRepairRequest,
     SpoolReply,
+    SpoolRetryReply,
     SpoolRetryRequest,
     SpoolStuck,
     SpoolVerifyReply,
@@ -171,16 +173,26 @@ class Spoolkeeping:
             raise SpoolLineNotFoundError(f"the failed file {file!r} has no event at line {line}")
         return found
 
-    async def retry(self, request: SpoolRetryRequest, actor: str) -> VerbReply:
-        """Try failed events now and, unless a file is named, the lanes that were passed over."""
+    async def retry(self, request: SpoolRetryRequest, actor: str) -> SpoolRetryReply:
+        """Try failed events now and, unless a file is named, the lanes that were passed over.
+
+        What is gone because it went in a moment ago is no error: that was what was wanted.
+        """
         if self._spool.hold is not None:
             raise SpoolHeldError(f"{self._spool.hold.actor} holds the spool")
         if self._breaker.is_open:
             raise DatabaseUnavailableError
-        files = await self._to_retry(request)
+        before, until_s = self._revival.revived, asyncio.get_running_loop().time() + RETRY_S
+        earlier = self._revival.lately(request.file, request.line)
+        try:
+            files = await self._to_retry(request)
+        except (SpoolFileNotFoundError, SpoolLineNotFoundError):
+            earlier = self._revival.lately(request.file, request.line)
+            if not earlier:
+                raise
+            files = []
         if request.file is None:
             self._replay.look_again()
-        before, until_s = self._revival.revived, asyncio.get_running_loop().time() + RETRY_S
         for file in files:
             async with self._alone():
                 await self._retry_file(file, request.line)
@@ -189,7 +201,9 @@ class Spoolkeeping:
         revived = self._revival.revived - before
         what = {"file": request.file, "line": request.line, "revived": revived}
         await self._record("retry", actor, request.reason, **what)
-        return VerbReply(verb="retry", affected=revived, remaining=self._spool.quarantined)
+        return SpoolRetryReply(
+            verb="retry", affected=revived, remaining=self._spool.quarantined, earlier=earlier
+        )
 
     async def _retry_file(self, file: str, line: int | None) -> None:
         try:

@@ -335,7 +335,8 @@ def repair(
     if session.json_:
         print_json(reply)
     say(f"repair: 1 event mended, {counted(reply.remaining, 'failed event')} to retry")
-    say(f"try it now: spillway spool retry {name} --line {line}")
+    say("it is tried by itself within FILE_BUFFER_RETRY_INTERVAL (5 s)")
+    say(f"at once: spillway spool retry {name} --line {line}")
 
 
 def _fields(text: str) -> dict[str, Any]:
@@ -363,6 +364,8 @@ def retry(
     if session.json_:
         print_json(reply)
     report(reply, "failed event", " went into the log")
+    if reply.earlier:
+        say(f"{reply.earlier} had gone in within the minute before (the broker tries them too)")
 
 
 @app.command("discard")

@@ -18,6 +18,7 @@ from spillway.wire import (
     SpoolMended,
     SpoolRepairRequest,
     SpoolReply,
+    SpoolRetryReply,
     SpoolRetryRequest,
     SpoolVerifyReply,
     SpoolVerifyRequest,
@@ -33,6 +34,7 @@ _files = json_reply(SpoolFilesReply)
 _events = json_reply(SpoolEventsReply)
 _checks = json_reply(SpoolVerifyReply)
 _verb = json_reply(VerbReply)
+_retried = json_reply(SpoolRetryReply)
 
 Place = Literal["waiting", "failed"]
 
@@ -99,12 +101,12 @@ def _mended(event: Mapping[str, Any]) -> SpoolMended:
 
 def retry(
     name: str | None = None, line: int | None = None, *, reason: str | None = None
-) -> Request[VerbReply]:
+) -> Request[SpoolRetryReply]:
     """Try failed events now and, unless a file is named, lanes that were passed over."""
     if line is not None and name is None:
         raise ClientUsageError("a line is a place in one file: name the file")
     body = SpoolRetryRequest(file=name, line=line, reason=reason)
-    request = send("POST", at("spool", "retry"), body, _verb, safe=True)
+    request = send("POST", at("spool", "retry"), body, _retried, safe=True)
     return replace(request, wait_s=RETRY_S)
 
 

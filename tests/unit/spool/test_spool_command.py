@@ -256,10 +256,11 @@ def test_a_discard_names_a_file_and_a_line_or_all(run):
 
 
 def test_a_repair_sets_fields_or_accepts(run):
-    """And says how to try it."""
+    """And says that it is tried, and how to do it at once."""
     words = ["spool", "repair", "f", "--line", "3", "--event", '{"queue":"q","payload":[1]}']
     result = run(words, reply(VERB))
     assert result.sent[0].body == {"file": "f", "line": 3, "event": {"queue": "q", "payload": [1]}}
+    assert "tried by itself within FILE_BUFFER_RETRY_INTERVAL (5 s)" in result.stderr
     assert "spillway spool retry f --line 3" in result.stderr
     result = run("spool repair f --line 3 --accept", reply(VERB))
     assert result.sent[0].body == {"file": "f", "line": 3, "accept": True}
@@ -292,6 +293,15 @@ def test_a_retry_is_of_all_of_a_file_or_of_a_line(run):
         result = run(f"spool retry {words}", verb)
         assert result.sent[0].body == body
     assert "2 failed events went into the log, 1 failed event left" in result.stderr
+    assert "the minute before" not in result.stderr
+
+
+def test_a_retry_tells_what_had_gone_in_before(run):
+    """The broker tries them by itself: whoever comes late is not to think that nothing did."""
+    answer = reply({"verb": "retry", "affected": 0, "remaining": 26, "earlier": 2})
+    result = run("spool retry f", answer)
+    assert result.exit_code == 0
+    assert "2 had gone in within the minute before" in result.stderr
 
 
 def test_a_hold_says_how_it_ends(run, spool_status):
