@@ -60,6 +60,10 @@ log = structlog.get_logger(__name__)
 QUEUES_SHOWN_MAX = 100
 BUSY_S = 5.0
 """How long an operator waits for the file that is being replayed."""
+WAITS = (
+    "it is replayed by itself; `spillway spool hold` stops that, "
+    "`spillway spool discard FILE --waiting` throws its events away"
+)
 RETRY_S = 5.0
 """How long a retry by hand goes on; the rest is left to the next ones."""
 
@@ -167,11 +171,22 @@ class Spoolkeeping:
 
     async def _failed(self, file: str, line: int) -> Failed:
         """The failed event at a line."""
-        records = await _read(lambda: self._spool.quarantine.read(file))
+        records = await self._records(file)
         found = records[line - 1] if line <= len(records) else None
         if found is None:
             raise SpoolLineNotFoundError(f"the failed file {file!r} has no event at line {line}")
         return found
+
+    async def _records(self, file: str) -> list[Failed | None]:
+        """What a failed file holds; whoever means one that waits is told so."""
+        try:
+            return await _read(lambda: self._spool.quarantine.read(file))
+        except SpoolFileNotFoundError:
+            if await _read(lambda: self._pages.waits(file)):
+                raise SpoolFileNotFoundError(
+                    f"{file!r} has not failed: it waits", hint=WAITS
+                ) from None
+            raise
 
     async def retry(self, request: SpoolRetryRequest, actor: str) -> SpoolRetryReply:
         """Try failed events now and, unless a file is named, the lanes that were passed over.
@@ -220,7 +235,7 @@ class Spoolkeeping:
             if isinstance(found, DamagedLine):
                 raise DamagedLineError(f"line {request.line} of {request.file!r} is damaged")
         else:
-            await _read(lambda: self._pages.path(request.file or "", "failed"))
+            await self._records(request.file)
         return [request.file]
 
     # ------------------------------------------------------------ throwing away
@@ -241,7 +256,7 @@ class Spoolkeeping:
     async def _discard_failed(self, request: SpoolDiscardRequest) -> tuple[int, int]:
         """How many events go, and how many of the file stay."""
         spool, file, line = self._spool, request.file, request.line
-        records = await _read(lambda: spool.quarantine.read(file))
+        records = await self._records(file)
         events = len(records) - records.count(None)
         chosen = records if line is None else [await self._failed(file, line)]
         marks = {mark(one) for one in chosen if one is not None}

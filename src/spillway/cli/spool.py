@@ -246,7 +246,10 @@ def _shown(found: Reader, name: str, first: int, limit: int, *, failed: bool) ->
         try:
             return list(found.events(name, "waiting", first, limit))
         except SpoolFileNotFoundError:
-            events = list(found.events(name, "failed", first, limit))
+            try:
+                events = list(found.events(name, "failed", first, limit))
+            except SpoolFileNotFoundError as error:
+                raise SpoolFileNotFoundError(f"the spool has no file {name!r}") from error
             say("it does not wait; of those that failed:")
             return events
     return list(found.events(name, "failed", first, limit))
@@ -383,7 +386,9 @@ def discard(
     reason: Reason = None,
 ) -> None:
     """Throw away events of a file for good: one line, or --all. With --json: one document."""
-    if everything == (line is not None):
+    if everything and line is not None:
+        raise typer.BadParameter("--line and --all were both given: say one of them")
+    if not everything and line is None:
         raise SelectionRequiredError(hint="say either --line N or, for the whole file, --all")
     state: Place = "waiting" if waiting else "failed"
     with session.client() as client:

@@ -218,6 +218,12 @@ def is_spool(folder: Path) -> bool:
     return (folder / LOCK).exists() or any(entries(place)[0] for place in (folder, folder / FAILED))
 
 
+def named(folder: Path, name: str) -> Path | None:
+    """A buffer file by its name, which comes from outside and must not lead out of the folder."""
+    path = folder / name
+    return path if path.name == name and is_ours(path) else None
+
+
 def is_ours(path: Path) -> bool:
     """Whether a buffer file is there. A link is none: what it leads to is somebody else's."""
     try:

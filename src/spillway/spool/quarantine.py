@@ -63,7 +63,7 @@ class Quarantine:
 
         A crash may have come between setting an event aside and the end of its own file.
         """
-        found = self.read(file) if disk.is_ours(self._folder / file) else ()
+        found = self.read(file) if disk.named(self._folder, file) else ()
         return {mark(record) for record in found if record is not None}
 
     def change(self, file: str, replaced: Callable[[int, Failed], Failed | None]) -> int:
@@ -93,8 +93,8 @@ class Quarantine:
         disk.remove(self._path(file))
 
     def _path(self, file: str) -> Path:
-        path = self._folder / file
-        if not disk.is_ours(path):
+        path = disk.named(self._folder, file)
+        if path is None:
             raise SpoolFileNotFoundError(f"there is no failed file {file!r}")
         return path
 

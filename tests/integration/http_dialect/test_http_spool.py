@@ -481,6 +481,18 @@ async def test_lines_of_a_lane_that_is_passed_over_may_be_thrown_away(site, even
     assert await site.payloads("full") == [1, 3, 4]
 
 
+@pytest.mark.parametrize("more", [{"dry_run": True}, {"line": 1, "accept": True}])
+async def test_whoever_takes_a_waiting_file_for_a_failed_one_is_told(site, more):
+    """That it waits, though it has not failed; and what may be done about it."""
+    file = await held_file(site, 1)
+    verb = "repair" if "accept" in more else "discard"
+    answer = await site("POST", f"/v1/spool/{verb}", {"file": file} | more)
+    error = answer.body["error"]
+    assert (answer.status, error["code"]) == (404, "spool_file_not_found")
+    assert "it waits" in error["message"]
+    assert "--waiting" in error["hint"]
+
+
 async def test_failed_events_are_thrown_away_by_name(site, eventually_async, tmp_path):
     """A line, then the rest; the other lines keep their numbers."""
     file = await failed_file(site, eventually_async, 1, 2, 3)

@@ -221,6 +221,14 @@ def test_a_file_that_does_not_wait_may_have_failed(run):
     assert json.loads(line)["payload"] == {"n": 1}
 
 
+def test_a_file_that_is_nowhere_is_no_file(run):
+    """Neither waiting nor failed: it does not say that one kind is missing."""
+    answers = [refusal("spool_file_not_found", 404) for _ in range(2)]
+    result = run("spool show nope", *answers)
+    assert result.exit_code == 4
+    assert "the spool has no file 'nope'" in result.stderr
+
+
 def test_one_event_is_shown_whole(run):
     """The line that was named, or none."""
     shown = reply({"file": "f", "state": "waiting", "events": [POISON]})
@@ -247,6 +255,9 @@ def test_a_discard_names_a_file_and_a_line_or_all(run):
     for words in ("spool discard", "spool discard f", "spool discard f --line 1 --all"):
         result = run(words)
         assert (result.exit_code, result.sent) == (2, []), words
+    both = run("spool discard f --line 1 --all").stderr
+    assert "both" in both
+    assert "without a filter" not in both
     result = run("spool discard f --line 2 --dry-run --reason why", reply(VERB | {"dry_run": True}))
     assert result.sent[0].body == {"file": "f", "line": 2, "dry_run": True, "reason": "why"}
     assert "nothing changed" in result.stderr
