@@ -113,7 +113,7 @@ def _tell_start(settings: "Settings", broker: "Broker") -> None:
     say(f"listening on {ownership.address}")
     if not ownership.database_answers:
         error = ownership.trouble or DatabaseUnavailableError()
-        why = " ".join(str(error).split())
+        why = " ".join(str(error).split()).rstrip(".")
         say(f"warning: {why}; pushes go to files until it does")
         say(f"  hint: {hint_of(error)}")
     elif ownership.stands_by:

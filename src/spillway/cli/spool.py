@@ -421,9 +421,13 @@ def hold(session: Session, reason: Reason = None) -> None:
 def release(session: Session, reason: Reason = None) -> None:
     """End the hold: what waits is replayed, pushes go through. With --json: one JSON document."""
     with session.client() as client:
+        was_held = client.spool().hold is not None
         now = client.spool_release(reason=reason)
     if session.json_:
         print_json(now)
-    say(f"released: {counted(now.pending, 'event')} to replay")
+    if was_held:
+        say(f"released: {counted(now.pending, 'event')} to replay")
+    else:
+        say(f"nobody held the spool: nothing changed, {counted(now.pending, 'event')} to replay")
     if now.pending:
         say("  → spillway spool status --watch")

@@ -9,7 +9,7 @@ import msgspec
 from spillway.client.batch import encode_payload
 from spillway.client.errors import ClientUsageError
 from spillway.client.protocol import Request, at, get, json_reply, query, send
-from spillway.core.errors import UnknownOptionError
+from spillway.core.errors import BadRequestError, UnknownOptionError
 from spillway.wire import (
     SpoolDiscardRequest,
     SpoolEventsReply,
@@ -27,6 +27,19 @@ from spillway.wire import (
 
 CHECK_S = 600.0
 """A check reads every file."""
+ALLOWED = {
+    "org": "a name",
+    "queue": "a name",
+    "partition": "a text of 1 to 256 characters, or null",
+    "key": "a text, or null",
+    "headers": "an object of texts, or null",
+    "transaction_id": "a text of at least one character, in quotes",
+    "trace_id": "a text, or null",
+    "priority": "a number from 1 to 4",
+    "deliver_at": "a time as 2026-01-05T08:00:00Z, or null",
+    "expires_at": "a time as 2026-01-05T08:00:00Z, or null",
+}
+"""What a mended field may be."""
 RETRY_S = 30.0
 
 _status = json_reply(SpoolReply)
@@ -93,7 +106,14 @@ def _mended(event: Mapping[str, Any]) -> SpoolMended:
     try:
         mended = msgspec.convert(plain, SpoolMended)
     except msgspec.ValidationError as error:
-        raise UnknownOptionError(str(error)) from error
+        if "unknown field" in str(error):
+            hint = f"the fields are {', '.join(SpoolMended.__struct_fields__)}"
+            raise UnknownOptionError(str(error), hint=hint) from error
+        _, _, field = str(error).partition("$.")
+        allowed = ALLOWED.get(
+            field.partition("`")[0].partition("[")[0], "see docs/reference/http.md"
+        )
+        raise BadRequestError(f"invalid value: {error}", hint=f"allowed is {allowed}") from error
     if "payload" in event:
         mended.payload = encode_payload(event["payload"])
     return mended

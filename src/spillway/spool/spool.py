@@ -27,6 +27,9 @@ from spillway.spool.quarantine import Mark, Quarantine, mark_of
 log = structlog.get_logger(__name__)
 
 DISK_PATIENCE_S = 1.0
+HELD_FULL = (
+    "`spillway spool release` ends the hold, and what waits is replayed; nothing of it was accepted"
+)
 
 Parts = list[tuple[Address, list[Event]]]
 """Events by whose order they belong to."""
@@ -198,15 +201,17 @@ class Spool:
         return lines, size
 
     def _check_room(self, size: int) -> None:
-        config = self.config
+        config, hint = self.config, None if self.hold is None else HELD_FULL
         if self.bytes + size > config.bytes_max:
             raise SpoolFullError(
-                f"the spool holds {self.bytes} bytes, {size} more would pass {config.bytes_max}"
+                f"the spool holds {self.bytes} bytes, {size} more would pass {config.bytes_max}",
+                hint=hint,
             )
         if self.oldest_s > config.age_max_s:
             raise SpoolFullError(
                 f"the oldest event waits for {self.oldest_s:.0f} s, the limit is "
-                f"{config.age_max_s:.0f} s"
+                f"{config.age_max_s:.0f} s",
+                hint=hint,
             )
 
     def _take_in(self, stream: str, parts: Parts, size: int, sign: int) -> None:

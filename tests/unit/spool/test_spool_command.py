@@ -1,14 +1,17 @@
 """`spillway spool`: before a scripted broker, and in a folder without one."""
 
 import json
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from spillway.cli import session as cli_session
 from spillway.cli.draining import Draining, told
+from spillway.cli.serve import _tell_start
 from spillway.client.errors import BrokerUnreachableError
 from spillway.client.scripted import refusal, reply
+from spillway.settings import Settings
 from spillway.spool import event
 from spillway.spool import folder as disk
 from spillway.spool.names import FAILOVER, Names
@@ -320,9 +323,55 @@ def test_a_hold_says_how_it_ends(run, spool_status):
     result = run("spool hold --reason disk", reply(spool_status()))
     assert result.sent[0].body == {"reason": "disk"}
     assert "spillway spool release" in result.stderr
-    result = run("spool release", reply(spool_status()))
-    assert "1200 events to replay" in result.stderr
+    result = run("spool release", reply(spool_status()), reply(spool_status(hold=None)))
+    assert "released: 1200 events to replay" in result.stderr
     assert "spillway spool status --watch" in result.stderr
+
+
+def test_a_release_without_a_hold_says_so(run, spool_status):
+    """Nothing was released: somebody else may have done it."""
+    result = run("spool release", *[reply(spool_status(hold=None))] * 2)
+    assert result.exit_code == 0
+    assert "nobody held the spool" in result.stderr
+    assert "released" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("event", "code", "hint"),
+    [
+        ({"transaction_id": 7}, "bad_request", "at least one character, in quotes"),
+        ({"priority": 9}, "bad_request", "from 1 to 4"),
+        ({"headers": {"a": 1}}, "bad_request", "an object of texts"),
+        ({"colour": "red"}, "unknown_option", "transaction_id"),
+    ],
+)
+def test_a_field_that_cannot_be_is_told_with_what_is_allowed(run, event, code, hint):
+    """An unknown one with those there are."""
+    result = run(["spool", "repair", "f", "--line", "1", "--event", json.dumps(event)])
+    assert result.exit_code == 2
+    assert f"error[{code}]" in result.stderr
+    assert hint in result.stderr
+
+
+def test_a_hold_is_the_first_thing_to_end_when_the_spool_is_full(run, spool_status):
+    """More room helps too, but later."""
+    told = run("spool status", reply(spool_status())).stderr
+    first = next(line for line in told.splitlines() if "→" in line)
+    assert first.endswith("→ spillway spool release")
+    assert "spillway spool release, or raise FILE_BUFFER_BYTES_MAX" in told
+    freed = run("spool status", reply(spool_status(hold=None))).stderr
+    assert "spillway spool release" not in freed
+    assert "raise FILE_BUFFER_BYTES_MAX" in freed
+
+
+def test_a_start_without_a_database_is_one_sentence(capsys):
+    """Why, and what becomes of pushes."""
+    ownership = SimpleNamespace(
+        address="here", database_answers=False, trouble=None, stands_by=False
+    )
+    _tell_start(Settings(), SimpleNamespace(ownership=ownership))
+    told = capsys.readouterr().err
+    assert "PostgreSQL does not answer; pushes go to files until it does" in told
 
 
 # ---------------------------------------------------------------- a folder, no broker
