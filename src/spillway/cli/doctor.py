@@ -16,7 +16,7 @@ from spillway.cli.output import duration, print_json, shown, size
 from spillway.cli.queue import every_queue
 from spillway.cli.session import Session, with_session
 from spillway.cli.spooltroubles import DISK_FREE_LOW as DISK_FREE_LOW_BYTES
-from spillway.cli.spooltroubles import glance, troubles
+from spillway.cli.spooltroubles import DOCTOR, glance, troubles
 from spillway.core.errors import ForbiddenError, SpillwayError
 
 if TYPE_CHECKING:
@@ -204,12 +204,12 @@ def _spool(client: "Client", spool: "SpoolHealth") -> Iterator[Finding]:
     words = glance(spool)
     if words is None:
         yield Finding("OK", "spool", "empty")
-        return
-    yield Finding("WARN", "spool", words, "spillway spool status")
+    else:
+        yield Finding("WARN", "spool", words, "spillway spool status")
     with suppress(ForbiddenError):  # a key of another org may know no more
         for trouble in troubles(client.spool()):
             level: Level = "FAIL" if trouble.grave else "WARN"
-            yield Finding(level, "spool", trouble.text, trouble.free)
+            yield Finding(level, "spool", trouble.text, trouble.free.removesuffix(DOCTOR))
 
 
 def _disk_of_spool(spool: "SpoolHealth") -> Iterator[Finding]:

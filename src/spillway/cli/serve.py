@@ -132,7 +132,7 @@ def _tell_start(settings: "Settings", broker: "Broker", url: str) -> None:
     say(f"listening on {url}")
     if not ownership.database_answers:
         error = ownership.trouble or DatabaseUnavailableError()
-        why = " ".join(str(error).split())
+        why = " ".join(str(error).split()).rstrip(".")
         say(f"warning: {why}; pushes go to files until it does")
         say(f"  hint: {hint_of(error)}")
     elif ownership.stands_by:

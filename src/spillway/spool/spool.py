@@ -29,6 +29,9 @@ log = structlog.get_logger(__name__)
 DISK_PATIENCE_S = 1.0
 SMALL_BYTES = 64 * 1024
 """A spool that has no room for so little is full; one that has none for a huge push is not."""
+HELD_FULL = (
+    "`spillway spool release` ends the hold, and what waits is replayed; nothing of it was accepted"
+)
 
 Parts = list[tuple[Address, list[Event]]]
 """Events by whose order they belong to."""
@@ -202,16 +205,18 @@ class Spool:
         return lines, size
 
     def _check_room(self, size: int) -> None:
-        config = self.config
+        config, hint = self.config, None if self.hold is None else HELD_FULL
         if self.bytes + size > config.bytes_max:
             self._too_large_bytes = min(size, SMALL_BYTES)
             raise SpoolFullError(
-                f"the spool holds {self.bytes} bytes, {size} more would pass {config.bytes_max}"
+                f"the spool holds {self.bytes} bytes, {size} more would pass {config.bytes_max}",
+                hint=hint,
             )
         if self.oldest_s > config.age_max_s:
             raise SpoolFullError(
                 f"the oldest event waits for {self.oldest_s:.0f} s, the limit is "
-                f"{config.age_max_s:.0f} s"
+                f"{config.age_max_s:.0f} s",
+                hint=hint,
             )
         self._too_large_bytes = 1
 
