@@ -120,8 +120,20 @@ async def embedded_postgres(settings: Settings) -> AsyncIterator[Keeper | None]:
     try:
         await keeper.start()
         yield keeper
+    except asyncio.CancelledError:
+        embedded.hurry()
+        raise
     finally:
+        await _stopped(embedded)
+
+
+async def _stopped(embedded: EmbeddedPostgres) -> None:
+    """In order; whoever is cancelled on the way leaves a thread behind that is done soon."""
+    try:
         await asyncio.to_thread(embedded.stop)
+    except asyncio.CancelledError:
+        embedded.hurry()
+        raise
 
 
 def database_url(settings: Settings, keeper: Keeper | None) -> str:

@@ -9,7 +9,8 @@ import pytest
 from spillway import Client, Item
 from spillway.core.errors import SpoolFullError
 
-START_S = 10.0
+START_S = 6.0
+"""A patience of 2.5 s, and the start of Python on a busy machine."""
 EVENTS = 25
 PAYLOAD = "x" * 500_000
 
@@ -54,6 +55,22 @@ def test_it_listens_and_accepts_without_its_database(serve, fragile, eventually,
         assert everything(client, eventually) == list(range(EVENTS))
         assert client.push("orders", EVENTS).version == EVENTS + 1
         assert client.audit().balanced
+
+
+def test_it_listens_soon_beside_a_frozen_postgresql_of_its_own(serve, eventually):
+    """The broker was killed, its PostgreSQL hangs: the next one waits for it once, not twice."""
+    served = serve(num_shards=2)
+    served.start()
+    with Client(served.url, retries=0) as client:
+        assert client.push("orders", "before").status == "stored"
+        served.kill()
+        served.freeze_postgres()
+        began_s = time.monotonic()
+        served.start()
+        assert time.monotonic() - began_s < START_S
+        push(client, *range(EVENTS))
+        served.thaw_postgres()
+        assert everything(client, eventually) == ["before", *range(EVENTS)]
 
 
 def test_what_a_crash_left_is_taken_in_without_the_database(serve, fragile, eventually):

@@ -6,12 +6,13 @@ import stat
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from spillway.core.errors import EmbeddedPostgresError
-from spillway.log import embedded, host
+from spillway.log import embedded, ending, host
 from spillway.log.embedded import EmbeddedPostgres
 
 OWNER = """
@@ -111,7 +112,7 @@ def test_starts_after_the_postmaster_was_killed(server, eventually):
 
 def test_ends_the_busy_orphan_of_a_killed_postmaster(server, eventually, monkeypatch):
     """A backend too busy to notice that its postmaster is gone cannot keep the next one out."""
-    monkeypatch.setattr(embedded, "ORPHAN_GRACE_S", 0.2)
+    monkeypatch.setattr(ending, "ORPHAN_GRACE_S", 0.2)
     url = server.start()
     keep_a_row(url)
     lost = []
@@ -239,3 +240,49 @@ def test_each_test_has_a_database_of_its_own(database_url):
     """The fixture of conftest gives an empty database on the shared server."""
     assert query(database_url, "SELECT current_database()").startswith("test_")
     assert query(database_url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
+
+
+def freeze(postmaster):
+    """Stop a postmaster and all its children by SIGSTOP."""
+    os.kill(postmaster, signal.SIGSTOP)
+    for pid, line in host.processes():
+        if line.startswith("postgres: ") and parent_of(pid) == postmaster:
+            os.kill(pid, signal.SIGSTOP)
+
+
+def parent_of(pid):
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(words[1])
+
+
+def test_stopping_a_frozen_server_has_a_limit_and_loses_nothing(server):
+    """One that heeds no signal is killed with all its children; the next start has every row."""
+    keep_a_row(server.start())
+    frozen = server.pid
+    freeze(frozen)
+    server.stop()
+    assert not server.is_running()
+    assert not [
+        line for _, line in host.processes() if line.startswith(f"postgres: {name(server)}")
+    ]
+    assert kept(server.start()) == 42
+
+
+def name(server):
+    """What is in the titles of its processes."""
+    return f"spillway-{embedded._digest(server.cluster)}"
+
+
+def test_a_start_that_waits_for_a_frozen_server_can_be_hurried_off(server):
+    """Whoever attaches to a frozen server is let go at once: it is killed under its hands."""
+    keep_a_row(server.start())
+    server._lock.release()  # as if its owner had been killed
+    freeze(server.pid)
+    other = EmbeddedPostgres(server.data_dir)
+    starting = threading.Thread(target=pytest.raises, args=(EmbeddedPostgresError, other.start))
+    starting.start()
+    other.hurry()
+    other.stop()
+    starting.join(5)
+    assert not starting.is_alive()
+    assert kept(server.start()) == 42

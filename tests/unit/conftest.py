@@ -1,9 +1,11 @@
 """A shard without PostgreSQL, and a command line without a broker, for tests of what is around."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec import Raw
 from typer.testing import CliRunner
 
 from spillway.broker.facts import LaneFacts, QueueFacts
@@ -14,9 +16,11 @@ from spillway.cli.root import app
 from spillway.client.scripted import Script
 from spillway.client.sync_client import Client
 from spillway.core.lane import Lane
+from spillway.spool.event import Event
 from spillway.warm.memory import Budget, Window
 from spillway.wire import QueueOptions
 
+ACCEPTED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 SHARD = ShardConfig(
     commit_timeout_s=2.0, draft_messages_max=200_000, draft_bytes_max=2**27, lease_s=10.0
 )
@@ -135,3 +139,29 @@ SPOOL_IN_TROUBLE = {
 def spool_status():
     """What GET /v1/spool answers when everything stands in the way, with some of it changed."""
     return lambda **changes: SPOOL_IN_TROUBLE | changes
+
+
+def event_of(number: int = 1, queue: str = "orders", partition: str | None = "a", **fields: Any):
+    """An event whose payload is its number."""
+    plain = {
+        "transaction_id": f"t-{number}",
+        "trace_id": None,
+        "namespace": "",
+        "task": "",
+        "org": "default",
+        "key": None,
+        "headers": None,
+        "priority": 0,
+        "deliver_at": None,
+        "expires_at": None,
+        "accepted_at": ACCEPTED_AT,
+        "seq": number,
+        "payload": Raw(str(number).encode()),
+    }
+    return Event(queue=queue, partition=partition, **plain | fields)
+
+
+@pytest.fixture(scope="session")
+def make_event() -> Callable[..., Event]:
+    """Makes an event of a number."""
+    return event_of

@@ -7,7 +7,7 @@ import pytest
 
 from spillway.broker.append import Arrivals, store
 from spillway.broker.deadletters import Letter, delete, put_back
-from spillway.broker.shard import COMMIT_MESSAGES_MAX
+from spillway.broker.draft import MESSAGES_MAX
 from spillway.core import commands as cmd
 from spillway.core import events as ev
 from spillway.core.errors import OverloadedError
@@ -80,7 +80,7 @@ def test_a_lease_that_expires_meanwhile_does_not_split_it(lone, entry, act, said
 @pytest.mark.parametrize("act", [redrive, purge])
 def test_a_full_draft_does_not_split_it(lone, entry, act):
     """What does not fit any more goes into the next commit as a whole."""
-    push(lone, entry, COMMIT_MESSAGES_MAX)
+    push(lone, entry, MESSAGES_MAX)
     assert act(lone, entry) == 1
     first, second = (contents(c) for c in commits(lone))
     assert (first[:2], second[0], len(second[1])) == (([], []), [7], 1)

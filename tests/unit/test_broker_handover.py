@@ -1,6 +1,5 @@
 """Events on their way from a file into the log: sorted into runs, each for one lane."""
 
-import base64
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -8,19 +7,19 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from spillway.broker.breaker import Breaker
 from spillway.broker.facts import LaneFacts, QueueFacts
 from spillway.broker.handover import Handover, Sorted
 from spillway.broker.intake import Intake, ItemLimits
-from spillway.broker.runs import PLAIN, TOGETHER, Run
-from spillway.core.errors import DatabaseUnavailableError, QueueNotFoundError
+from spillway.broker.runs import TOGETHER, Run
+from spillway.core.errors import DatabaseUnavailableError, InvalidItemError, QueueNotFoundError
 from spillway.core.routing import partition_of
 from spillway.spool.event import Address, Event
 from spillway.wire import QueueOptions
 
-NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
 
 
@@ -69,23 +68,14 @@ def make_handover(facts: Facts) -> Handover:
     return Handover(intake, [], nothing, lambda: NOW_MS)
 
 
-def event(seq: int, queue: str = "narrow", partition: str | None = "Default", **more) -> Event:
-    values: dict[str, Any] = {
-        "payload": Raw(b"%d" % seq),
-        "transaction_id": f"t{seq}",
-        "trace_id": None,
-        "namespace": "",
-        "task": "",
-        "org": "default",
-        "key": None,
-        "headers": None,
-        "priority": 2,
-        "deliver_at": None,
-        "expires_at": None,
-        "accepted_at": NOW,
-        "doubt": UNSET,
-    }
-    return Event(queue=queue, partition=partition, seq=seq, **(values | more))
+@pytest.fixture(scope="session")
+def event(make_event):
+    """Makes a plain event of a number."""
+
+    def plain(number: int, queue: str = "narrow", partition: str | None = "Default", **more):
+        return make_event(number, queue, partition, **{"priority": 2} | more)
+
+    return plain
 
 
 async def sort(handover: Handover, *events: Event, count_max: int = 100) -> Sorted:
@@ -94,7 +84,6 @@ async def sort(handover: Handover, *events: Event, count_max: int = 100) -> Sort
     half = len(numbered) // 2
     for part in (numbered[:half], numbered[half:]):
         await handover.sort(part, found, count_max)
-    handover.hold_to_limits(found)
     return found
 
 
@@ -108,15 +97,15 @@ async def only_run(handover: Handover, *events: Event) -> Run:
 # ---------------------------------------------------------------- into runs
 
 
-async def test_a_run_holds_its_columns(handover):
+async def test_a_run_holds_its_columns(event, handover):
     """Places, numbers, ids, payloads, in the order of the file."""
     run = await only_run(handover, event(7), event(8))
-    assert (run.indexes, run.seqs, run.ids) == ([0, 1], [7, 8], ["t7", "t8"])
+    assert (run.indexes, run.seqs, run.ids) == ([0, 1], [7, 8], ["t-7", "t-8"])
     assert (run.payloads, run.rich, run.doubtful) == ([b"7", b"8"], {}, set())
     assert (run.address, run.lane.partition) == (Address("default", "narrow", "Default"), "Default")
 
 
-async def test_a_run_is_no_longer_than_a_batch(handover):
+async def test_a_run_is_no_longer_than_a_batch(event, handover):
     """Neither in events nor in time: one look at the dedupe window is for all of it."""
     later = NOW + TOGETHER
     found = await sort(
@@ -132,18 +121,19 @@ async def test_a_run_is_no_longer_than_a_batch(handover):
     assert [run.accepted_ms - NOW_MS for run in runs] == [0, 0, 1000, 0]
 
 
-async def test_addresses_of_one_lane_keep_its_order(handover):
+async def test_addresses_of_one_lane_keep_its_order(event, handover):
     """Pushes from before the queue was known have another address, and the same lane."""
     found = await sort(handover, event(1, partition=None), event(2), event(3, partition=None))
-    [runs] = found.lanes.values()
-    assert [(run.indexes, run.address.partition) for run in runs] == [
-        ([0], None),
-        ([1], "Default"),
-        ([2], None),
+    [[run]] = found.lanes.values()
+    assert [(address.partition, indexes) for address, indexes in run.by_address()] == [
+        (None, [0]),
+        ("Default", [1]),
+        (None, [2]),
     ]
+    assert list(run.without({1}).by_address()) == [(run.address, [0, 2])]
 
 
-async def test_without_a_partition_a_wide_queue_is_asked_for_each(handover):
+async def test_without_a_partition_a_wide_queue_is_asked_for_each(event, handover):
     """Their ids, or keys, tell the lane."""
     events = [event(n, "wide", None, key="k" if n % 3 == 0 else None) for n in range(12)]
     found = await sort(handover, *events)
@@ -163,7 +153,7 @@ places = st.tuples(
 
 
 @given(st.lists(places, max_size=40), st.integers(1, 5))
-async def test_whatever_comes_every_lane_keeps_its_order(came, count_max):
+async def test_whatever_comes_every_lane_keeps_its_order(event, came, count_max):
     """Each event is in one run, or refused; runs of a lane, one behind the other, are its order."""
     events = [
         event(n, queue, partition, accepted_at=NOW + second * TOGETHER)
@@ -174,7 +164,9 @@ async def test_whatever_comes_every_lane_keeps_its_order(came, count_max):
     for lane_id, runs in found.lanes.items():
         for run in runs:
             assert 0 < len(run.indexes) <= count_max
-            assert {events[index].address for index in run.indexes} == {run.address}
+            for address, indexes in run.by_address():
+                assert {events[index].address for index in indexes} == {address}
+            assert [index for _, some in run.by_address() for index in some] == run.indexes
             accepted = [events[index].accepted_at for index in run.indexes]
             assert accepted[0] == run.earliest == min(accepted)
             assert max(accepted) <= run.latest
@@ -188,7 +180,7 @@ async def test_whatever_comes_every_lane_keeps_its_order(came, count_max):
 # ---------------------------------------------------------------- what is refused
 
 
-async def test_a_queue_that_is_gone_is_asked_for_once(handover, facts):
+async def test_a_queue_that_is_gone_is_asked_for_once(event, handover, facts):
     """However many of its events are left."""
     found = await sort(handover, *(event(n, "gone", f"p{n % 3}") for n in range(9)), event(9))
     assert [(index, type(error)) for index, error in found.refused] == [
@@ -198,7 +190,7 @@ async def test_a_queue_that_is_gone_is_asked_for_once(handover, facts):
     assert [run.indexes for runs in found.lanes.values() for run in runs] == [[9]]
 
 
-async def test_what_is_about_postgresql_is_no_fault_of_an_event(handover, facts):
+async def test_what_is_about_postgresql_is_no_fault_of_an_event(event, handover, facts):
     """The file waits."""
     facts.is_away = True
     with pytest.raises(DatabaseUnavailableError):
@@ -216,63 +208,23 @@ async def test_what_is_about_postgresql_is_no_fault_of_an_event(handover, facts)
     ],
     ids=["payload", "id", "id in bytes", "headers", "priority"],
 )
-async def test_the_limits_of_today_hold_for_each(handover, bad):
+async def test_the_limits_of_today_hold_for_each(event, handover, bad):
     """The others of its run go on, in order."""
     found = await sort(handover, event(1), event(2, **bad), event(3))
     assert [index for index, _ in found.refused] == [1]
     assert [run.indexes for runs in found.lanes.values() for run in runs] == [[0, 2]]
 
 
-async def test_a_lane_of_which_nothing_is_left_has_no_run(handover):
-    """Nobody is to load it."""
-    found = await sort(handover, event(1, transaction_id="x" * 17))
-    assert [len(runs) for runs in found.lanes.values()] == [0]
+async def test_no_queue_is_made_for_what_it_would_not_have(event, handover, facts):
+    """The limits are looked at first."""
+    found = await sort(handover, event(1, "gone", transaction_id="x" * 17), event(2, "gone"))
+    assert [type(error) for _, error in found.refused] == [InvalidItemError, QueueNotFoundError]
+    assert facts.asked == 1
 
 
-# ---------------------------------------------------------------- a run
-
-
-async def test_parts_of_a_run_keep_what_belongs_together(handover):
-    """By the places of their events, whatever is left out."""
-    run = await only_run(handover, *(event(n, doubt=n == 2 or UNSET) for n in range(4)))
-    rest = run.without({0, 2})
-    assert (rest.indexes, rest.seqs, rest.ids, rest.payloads) == (
-        [1, 3],
-        [1, 3],
-        ["t1", "t3"],
-        [b"1", b"3"],
-    )
-    assert run.without({9}) is run
-    assert run.within({2, 9}).indexes == [2]
-    assert [one.indexes for one in run.apart()] == [[0], [1], [2], [3]]
-    assert run.doubtful == {2}
-
-
-async def test_plain_events_go_as_columns(handover):
-    """No item is made for them."""
-    run = await only_run(handover, event(1), event(2))
-    arrivals = run.arrivals("failover_x", NOW_MS)
-    assert arrivals.is_plain
-    assert all(item is PLAIN for item in arrivals.items)
-    assert (arrivals.source, arrivals.seqs) == ("failover_x", [1, 2])
-
-
-async def test_rich_events_are_the_pushes_they_were(handover):
-    """Beside plain ones: bytes, keys, headers, what is left of a life."""
-    wrapped = b'{"payload_base64":"%b"}' % base64.b64encode(b"\x00\xff")
-    end = NOW + timedelta(seconds=5)
-    run = await only_run(
-        handover,
-        event(1),
-        event(2, payload=Raw(wrapped)),
-        event(3, key="k", headers={"a": "b"}, trace_id="t", expires_at=end),
-        event(4, payload=Raw(b'{"payload_base64":"AA==","more":1}')),
-    )
-    assert run.payloads == [b"1", b"\x00\xff", b"3", b'{"payload_base64":"AA==","more":1}']
-    plain, raw, full, alike = run.arrivals(None, NOW_MS + 2_000).items
-    assert plain is PLAIN
-    assert raw.payload == b"\x00\xff"
-    assert (full.key, full.headers, full.trace_id, full.ttl_ms) == ("k", {"a": "b"}, "t", 3_000)
-    assert type(alike.payload) is Raw
-    [late] = run.within({2}).items(NOW_MS + 60_000)
-    assert late.ttl_ms == 1
+async def test_the_limits_hold_in_every_part_of_a_window(event, handover):
+    """Where the lane is known already, too."""
+    found = await sort(handover, event(2), event(3, transaction_id="x" * 17))
+    assert [[run.ids for run in runs] for runs in found.lanes.values()] == [[["t-2"]]]
+    found = await sort(handover, event(4), event(5, transaction_id=""), event(6))
+    assert [index for index, _ in found.refused] == [1]

@@ -81,7 +81,7 @@ def test_a_damaged_line_is_accepted_as_it_reads():
     [line] = event.lines([GIVEN])
     text = line.rstrip(b"\n").replace(b'"k"', b'"K"')
     new = accepted(damaged(text))
-    assert (new.key, new.seq, new.error.code) == ("K", 0, "damaged_line")
+    assert (new.key, new.seq, new.error.code) == ("K", 0, "mended")
     assert event.is_whole(event.lines([new])[0].rstrip(b"\n"))
 
 
@@ -120,6 +120,13 @@ def test_a_mended_conflict_is_no_longer_one(failed):
     failed.error = Trouble("transaction_conflict", "the id is version 1", "")
     new = mended(failed, SpoolMended(transaction_id="t-2"), NOW_MS)
     assert (new.error.code, "the id is version 1" in new.error.message) == ("mended", True)
+
+
+def test_a_mended_line_is_no_longer_damaged():
+    """Whether it got other fields or was taken as it reads."""
+    text = event.lines([GIVEN])[0].replace(b'"payload":1', b'"payload":2')
+    for new in (accepted(damaged(text)), mended(damaged(text), SpoolMended(key="k"), NOW_MS)):
+        assert new.error.code == "mended"
 
 
 def test_an_attempt_that_was_cut_off_is_still_looked_for(failed):

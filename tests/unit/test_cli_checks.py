@@ -35,6 +35,13 @@ WAITING = {
     "pending": 1200, "bytes": 9, "oldest_s": 180.0, "failed": 2, "held": True, "breaker": "open",
     "disk_free_bytes": 2**40, "replay_rate": 12.5,
 }  # fmt: skip
+CLEAR = {
+    "folder": "/spool", "pending": 0, "counting": False, "unwritten": 0, "bytes": 0,
+    "bytes_max": 10**9, "oldest_s": 0.0, "age_max_s": 604800.0, "disk_free": 2**40, "files": 0,
+    "failed": 0, "lost": 0, "accepted": 0, "refused": 0, "replayed": 0, "revived": 0,
+    "discarded": 0, "rate": 0.0, "database": "connected", "breaker": "closed", "foreign": [],
+    "hold": None, "queues": [], "held": [], "stuck": [], "queues_more": 0,
+}  # fmt: skip
 SHARD = {
     "shard": 0, "epoch": 1, "owner": "a", "owned_here": True, "lease_until": None, "commit_seq": 1,
 }  # fmt: skip
@@ -47,7 +54,7 @@ AUDIT = {
 
 def test_doctor_of_a_well_broker(run):
     """Nothing wrong: every line OK, exit code 0."""
-    result = run("doctor", reply(HEALTH), reply(TOPOLOGY), reply({"queues": [QUEUE]}))
+    result = run("doctor", reply(HEALTH), reply(TOPOLOGY), reply({"queues": [QUEUE]}), reply(CLEAR))
     assert result.exit_code == 0
     assert {line.split()[0] for line in result.stdout.splitlines()} == {"OK"}
 
@@ -58,7 +65,7 @@ def test_doctor_names_the_command_for_each_trouble(run):
     paused = {**GROUP, "group": "g", "paused": True}
     queue = {**QUEUE, "groups": [sick, paused]}
     orphan = {"num_shards": 1, "shards": [{**SHARD, "owner": None}], "brokers": []}
-    result = run("doctor", reply(HEALTH), reply(orphan), reply({"queues": [queue]}))
+    result = run("doctor", reply(HEALTH), reply(orphan), reply({"queues": [queue]}), reply(CLEAR))
     assert result.exit_code == 1
     for command in (
         "spillway blocked unblock orders -g default --all",
@@ -76,17 +83,29 @@ def test_doctor_knows_how_many_holes_a_queue_may_have(run, cap, is_told):
     """Half of the queue's own cap is worth a warning."""
     holed = {**GROUP, "ack_hole_ranges": 60}
     queue = {**QUEUE, "options": {"max_ack_holes": cap}, "groups": [holed]}
-    result = run("doctor", reply(HEALTH), reply(TOPOLOGY), reply({"queues": [queue]}))
+    result = run("doctor", reply(HEALTH), reply(TOPOLOGY), reply({"queues": [queue]}), reply(CLEAR))
     assert ("60 gaps between acked messages; a lane may have 100" in result.stdout) == is_told
 
 
 def test_doctor_of_a_dead_database(run):
     """A database that is away is a dependency that is down; what hangs on it is not asked."""
     away = {**HEALTH, "status": "degraded", "database": "disconnected"}
-    result = run("doctor", reply(away))
+    result = run("doctor", reply(away), reply(CLEAR))
     assert result.exit_code == 3
     assert "pushes go to files" in result.stdout
     assert "start PostgreSQL again" in result.stdout
+
+
+def test_doctor_tells_what_to_do_with_a_database_that_hangs(run, tmp_path, spool_status):
+    """An embedded one is started again only if it died; the folder tells which process to end."""
+    away = {**HEALTH, "status": "degraded", "database": "disconnected"}
+    spool = reply(spool_status())
+    result = run("doctor", reply(away), spool)
+    assert "one that hangs must be continued, or killed" in result.stdout
+    (tmp_path / "postgres").mkdir()
+    (tmp_path / "postgres/postmaster.pid").write_text("4711\n/data\n")
+    result = run(["doctor", "--data", str(tmp_path)], reply(away), spool)
+    assert "kill -9 4711" in result.stdout
 
 
 def test_doctor_names_the_command_for_each_trouble_of_the_spool(run, spool_status):
@@ -111,6 +130,23 @@ def test_doctor_names_the_command_for_each_trouble_of_the_spool(run, spool_statu
         assert text in result.stdout
 
 
+def test_doctor_names_foreign_files(run):
+    """Also where the spool is empty: nobody else would tell of them."""
+    answers = [reply(HEALTH), reply(TOPOLOGY), reply({"queues": []})]
+    result = run("doctor", *answers, reply(CLEAR | {"foreign": ["notes.txt"]}))
+    assert result.exit_code == 0
+    assert "left alone: notes.txt" in result.stdout
+    assert "move them out of /spool" in result.stdout
+
+
+def test_doctor_does_not_point_to_itself(run):
+    """Whoever reads it has asked it."""
+    away = {**HEALTH, "database": "disconnected"}
+    result = run("doctor", reply(away), reply(CLEAR | {"database": "disconnected"}))
+    assert "start PostgreSQL again" in result.stdout
+    assert "spillway doctor" not in result.stdout
+
+
 def test_doctor_with_a_key_of_another_org(run):
     """Whoever may not look into the spool still hears that something is there."""
     health = {**HEALTH, "spool": WAITING}
@@ -129,7 +165,7 @@ def test_doctor_of_a_broker_that_stands_by(run):
     }  # fmt: skip
     shards = [{**SHARD, "owned_here": False}]
     topology = {"num_shards": 1, "shards": shards, "brokers": [first]}
-    result = run("doctor", reply(health), reply(topology))
+    result = run("doctor", reply(health), reply(topology), reply(CLEAR))
     assert result.exit_code == 0
     assert "standby: another broker (http://first:1) holds them" in result.stdout
     assert {line.split()[0] for line in result.stdout.splitlines()} == {"OK"}
@@ -152,7 +188,7 @@ def test_doctor_looks_at_a_disk_that_is_the_brokers(run, tmp_path, monkeypatch):
     """What lies in the folder where somebody types is not the broker's, unless he says so."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spillway-data").mkdir()
-    answers = [reply(HEALTH), reply(TOPOLOGY), reply({"queues": [QUEUE]})]
+    answers = [reply(HEALTH), reply(TOPOLOGY), reply({"queues": [QUEUE]}), reply(CLEAR)]
     told = run("doctor", *answers).stdout
     assert "spillway-data" not in told
     assert "of the broker's spool: 1.0 TiB free" in told

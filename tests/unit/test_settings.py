@@ -1,11 +1,12 @@
 """Settings: documented, read from the environment, checked once, and never shown when secret."""
 
 import traceback
+from pathlib import Path
 
 import pytest
 
 from spillway.core.errors import SettingsError
-from spillway.settings import Settings, load
+from spillway.settings import MIB, Settings, load
 
 SECRET = "postgresql://app:hunter2@db/spillway"
 
@@ -112,3 +113,14 @@ def test_settings_do_not_change():
     """They are read once, at the start."""
     with pytest.raises(ValueError, match="frozen"):
         load().port = 1
+
+
+@pytest.mark.parametrize("name", [name for name in Settings.model_fields if "buffer" in name])
+def test_the_guide_gives_the_bounds_of_a_setting_of_the_spool(name):
+    """The least and the greatest, as they are checked."""
+    guide = (Path(__file__).parents[2] / "docs/guides/spool.md").read_text()
+    row = next(line for line in guide.splitlines() if line.startswith(f"| `{name.upper()}`"))
+    told = row.split("|")[3].replace(",", "").replace("1 MiB", str(MIB)).split()
+    for bound in Settings.model_fields[name].metadata:
+        values = (getattr(bound, kind, None) for kind in ("gt", "ge", "le"))
+        assert {f"{value}" for value in values if value is not None} <= set(told), row

@@ -227,7 +227,7 @@ _ROUTES = (
         "/v1/spool/retry",
         spool.retry,
         "Try failed events now, and lanes that were passed over",
-        _VERB,
+        {200: (wire.SpoolRetryReply,)},
         body=wire.SpoolRetryRequest,
         body_optional=True,
     ),

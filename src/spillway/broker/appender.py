@@ -8,13 +8,12 @@ from spillway.broker.docket import Docket, is_full
 from spillway.broker.facts import LaneFacts
 from spillway.broker.handover import Bite, Handover, Sorted, is_ours
 from spillway.broker.runs import Appetite, Run, portion
+from spillway.broker.underway import UnderWay
 from spillway.core.errors import CommitRefusedError, ReplayInterruptedError, SpillwayError
 from spillway.spool.event import Event, Trouble
 from spillway.spool.folder import BufferFile
 from spillway.spool.spool import Spool
 
-UNDER_WAY_MAX = 8_000
-"""Events whose commits are not awaited yet."""
 POLITE = Appetite(events=300, bytes=64 * 1024, runs=16)
 RUNS_MAX = 64
 """Lanes that get something in one turn of the loop, though nobody pushes."""
@@ -42,10 +41,7 @@ class Appender:
         self._tenure: Callable[[], None] = lambda: None
         self._found = Sorted()
         self._suspects: set[int] = set()
-        self._under_way: deque[tuple[BufferFile, Bite]] = deque()
-        self._events_under_way = 0
-        self._latest: dict[int, Bite] = {}
-        """By shard, the last bite under way: what is wrong with an earlier one is wrong with it."""
+        self._under_way = UnderWay()
         self.breadth = 1
 
     async def begin(self, file: BufferFile) -> None:
@@ -63,7 +59,6 @@ class Appender:
     async def send(self, file: BufferFile) -> None:
         """Append what the log does not have, once what it will not have is set aside."""
         found, self._found = self._found, Sorted()
-        self._handover.hold_to_limits(found)
         await self._docket.refuse(file, found.refused)
         lanes = [runs for runs in found.lanes.values() if runs and not self._waits(runs[0].lane)]
         self.breadth = len(lanes)
@@ -79,7 +74,7 @@ class Appender:
     async def abandon(self) -> None:
         """Whatever landed is done; the rest is looked at again."""
         while self._under_way:
-            file, bite = self._next_under_way()
+            file, bite = self._under_way.take()
             try:
                 await bite.ticket
             except SpillwayError as error:
@@ -90,9 +85,7 @@ class Appender:
 
     def drop(self) -> None:
         """The broker stops, and so do the commits."""
-        self._under_way.clear()
-        self._latest.clear()
-        self._events_under_way = 0
+        self._under_way = UnderWay()
 
     # ------------------------------------------------------------ appending
 
@@ -105,8 +98,12 @@ class Appender:
         mark = self._marks.get(runs[0].lane.lane_id, 0)
         wanted, stored = await self._handover.split(runs, mark)
         for run in stored:
-            self._docket.finish(file, run.indexes, run.address)
+            self._finish(file, run)
         return wanted
+
+    def _finish(self, file: BufferFile, run: Run) -> None:
+        for address, indexes in run.by_address():
+            self._docket.finish(file, indexes, address)
 
     async def _append(self, file: BufferFile, runs: list[Run]) -> None:
         """Some lanes at a time, each in its order; a lane under suspicion event by event."""
@@ -125,7 +122,7 @@ class Appender:
 
     async def _bites(self, file: BufferFile, runs: list[Run], *, polite: bool, apart: bool) -> None:
         """One bite but for what the log will not have: that is set aside before the rest goes."""
-        while self._under_way and (polite or self._events_under_way >= UNDER_WAY_MAX):
+        while self._under_way and (polite or self._under_way.is_full):
             await self._reap()
         while runs := [run for run in runs if run.indexes and not self._waits(run.lane)]:
             started_s = time.monotonic()
@@ -148,9 +145,7 @@ class Appender:
 
     def _note(self, file: BufferFile, bite: Bite) -> None:
         """It is under way; a lane that had no room for all of it waits."""
-        self._under_way.append((file, bite))
-        self._events_under_way += bite.events
-        self._latest[bite.shard.shard_id] = bite
+        self._under_way.add(file, bite)
         self._spool.reached("mid_batch")
         full = {index: error for index, error in bite.errors.items() if is_full(error.code)}
         for run in bite.runs if full else ():
@@ -161,7 +156,7 @@ class Appender:
 
     def _check(self) -> None:
         """What follows a commit that failed must not overtake it."""
-        if any(bite.is_interrupted for bite in self._latest.values()):
+        if self._under_way.is_interrupted:
             raise ReplayInterruptedError("a commit under way failed")
         self._tenure()
         if self._spool.hold is not None:
@@ -169,16 +164,9 @@ class Appender:
 
     # ------------------------------------------------------------ commits under way
 
-    def _next_under_way(self) -> tuple[BufferFile, Bite]:
-        file, bite = self._under_way.popleft()
-        self._events_under_way -= bite.events
-        if self._latest[bite.shard.shard_id] is bite:
-            del self._latest[bite.shard.shard_id]
-        return file, bite
-
     async def _reap(self) -> None:
         """Wait for the oldest commit."""
-        file, bite = self._next_under_way()
+        file, bite = self._under_way.take()
         try:
             await bite.ticket
         except SpillwayError as error:
@@ -193,8 +181,7 @@ class Appender:
         """All but those for which there was no room."""
         errors = bite.errors
         for run in bite.runs:
-            done = run.without(errors) if errors else run
-            self._docket.finish(file, done.indexes, done.address)
+            self._finish(file, run.without(errors) if errors else run)
 
     async def _blame(self, file: BufferFile, bite: Bite, error: SpillwayError) -> None:
         """PostgreSQL refuses something in it for good: find out which event it is."""

@@ -14,6 +14,9 @@ from spillway.core.errors import (
 )
 from spillway.log.writer import Commit
 
+MESSAGES_MAX = 2000
+BYTES_MAX = 4 * 1024 * 1024
+"""A larger draft is split: while PostgreSQL writes one part, the next requests are read."""
 LATE_S = 1.0
 """A commit that takes longer is not one that PostgreSQL is busy with, as far as one can tell."""
 
@@ -38,6 +41,11 @@ class Draft:
         return bool(
             commit.batches or commit.controls or commit.dead or commit.redriven_ids or self.waiters
         )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what is decided next goes into another one."""
+        return self.messages >= MESSAGES_MAX or self.payload_bytes >= BYTES_MAX
 
     def waiter(self) -> asyncio.Future[None]:
         """Done once it is in the log."""

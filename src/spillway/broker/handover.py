@@ -7,15 +7,17 @@ a client's own repeat is found by the queue's dedupe window, as of the moment of
 """
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
+from typing import NamedTuple
 
 from spillway.broker.append import append, conflicts, error_detail
+from spillway.broker.buffering import payload_of
 from spillway.broker.facts import LaneFacts
-from spillway.broker.intake import Intake
+from spillway.broker.intake import LANES_AT_ONCE, Intake
 from spillway.broker.lanes import LaneEntry
 from spillway.broker.runs import PLAIN, Run, item_of
 from spillway.broker.shard import Shard
@@ -66,6 +68,11 @@ class Bite:
         return sum(len(run.indexes) for run in self.runs)
 
     @property
+    def bytes(self) -> int:
+        """Of their payloads."""
+        return sum(len(payload) for run in self.runs for payload in run.payloads)
+
+    @property
     def errors(self) -> dict[int, ErrorDetail]:
         """By index, why a lane did not take an event: it had no room."""
         return {index: result.error for index, result in self.results.items() if result.error}
@@ -77,6 +84,14 @@ class _Home:
 
     address: Address
     lane: LaneFacts | None = None
+
+
+class _Grown(NamedTuple):
+    """A run, and what it had before the events came that are being sorted."""
+
+    run: Run
+    events: int
+    rich: int
 
 
 @dataclass(slots=True)
@@ -114,10 +129,12 @@ class Handover:
     async def sort(
         self, events: Iterable[tuple[int, Event]], found: Sorted, count_max: int
     ) -> None:
-        """Find the lane of each, behind what was found before; transient errors (PostgreSQL is
-        away) are raised.
+        """Find the lane of each, behind what was found before, and hold it to the rules of today;
+        transient errors (PostgreSQL is away) are raised.
         """
         lanes, homes = found.lanes, found.homes
+        grown: dict[int, _Grown] = {}
+        last: Run | None = None
         for index, event in events:
             place = event.org, event.queue, event.partition
             home = homes.get(place)
@@ -136,19 +153,24 @@ class Handover:
             run = runs[-1] if runs else None
             if (
                 run is None
-                or run.address is not home.address
                 or len(run.ids) >= count_max
                 or not run.earliest <= event.accepted_at <= run.latest
             ):
                 run = Run.behind(lane, home.address, event)
                 runs.append(run)
-            run.add(index, event)
+            if run is not last:
+                grown.setdefault(id(run), _Grown(run, len(run.ids), len(run.rich)))
+                last = run
+            run.add(index, event, home.address)
+        self._hold_to_limits(found, grown.values())
 
     async def _lane(self, found: Sorted, home: _Home, event: Event) -> LaneFacts:
         queue = event.org, event.queue
         if queue in found.closed:
             raise found.closed[queue].with_traceback(None)
-        item = item_of(event, event.payload, self._now_ms())
+        pushed = payload_of(event)
+        item = item_of(event, pushed, self._now_ms())
+        self._intake.check(item, bytes(pushed))  # no queue is made for what it would not have
         try:
             lane = await self._intake.lane_of(event.org, item, event.transaction_id)
         except (QueueNotFoundError, QuotaExceededError) as error:
@@ -158,32 +180,30 @@ class Handover:
             home.lane = lane
         return lane
 
-    def hold_to_limits(self, found: Sorted) -> None:
-        """The rules of today."""
-        every = [run for runs in found.lanes.values() for run in runs]
-        payloads = [payload for run in every for payload in run.payloads]
-        ids = [transaction_id for run in every for transaction_id in run.ids]
-        fit = self._intake.fit_all(payloads, ids)
-        suspects = [run for run in every if run.rich or not fit]
-        refused = {index: error for run in suspects for index, error in self._beyond(run)}
+    def _hold_to_limits(self, found: Sorted, grown: Collection[_Grown]) -> None:
+        """Refuse what is beyond them of that by which runs have grown."""
+        ids = [one for run, start, _ in grown for one in run.ids[start:]]
+        payloads = [one for run, start, _ in grown for one in run.payloads[start:]]
+        are_plain = all(len(run.rich) == rich for run, _, rich in grown)
+        if are_plain and self._intake.fit_all(payloads, ids):
+            return
+        refused = {at: error for run, start, _ in grown for at, error in self._beyond(run, start)}
         if refused:
             found.refused += refused.items()
             for lane_id, runs in found.lanes.items():
                 found.lanes[lane_id] = _without(runs, refused)
 
-    def _beyond(self, run: Run) -> Iterator[Refused]:
-        """Those of a run that are not within the limits."""
+    def _beyond(self, run: Run, start: int) -> Iterator[Refused]:
         items = run.items(self._now_ms())
-        for index, item, payload, id_ in zip(
-            run.indexes, items, run.payloads, run.ids, strict=True
-        ):
+        for at in range(start, len(items)):
+            item, payload = items[at], run.payloads[at]
             try:
                 if item is PLAIN:
-                    self._intake.check_plain(payload, id_)
+                    self._intake.check_plain(payload, run.ids[at])
                 else:
                     self._intake.check(item, payload)
             except SpillwayError as error:
-                yield index, error
+                yield run.indexes[at], error
 
     async def split(
         self,
@@ -256,7 +276,8 @@ class Handover:
             if lane.lane_id not in self._shards[lane.shard_id].entries:
                 absent.setdefault(lane.shard_id, []).append(lane)
         for shard_id, facts in absent.items():
-            await self._shards[shard_id].lanes(facts)
+            for at in range(0, len(facts), LANES_AT_ONCE):
+                await self._shards[shard_id].lanes(facts[at : at + LANES_AT_ONCE])
 
     async def bite(
         self,
@@ -266,8 +287,9 @@ class Handover:
         *,
         apart: bool = False,
     ) -> tuple[Bite | None, list[Refused]]:
-        """Append runs of one shard; they are in the log once the ticket of the bite is done. When
-        there is no room for all of them it has the first ones, and the next bite says why.
+        """Append runs of one shard; they are in the log once the ticket of the bite is done. It has
+        the first ones alone where the draft is full before the last; if there is no room for
+        another draft, the next bite says so.
 
         Should some have transaction ids that stand for other payloads, nothing is appended: set
         them aside first, for the commit of the others says that all before them is done.
@@ -280,6 +302,8 @@ class Handover:
         now_ms = self._now_ms()
         arrivals = [run.arrivals(source, now_ms) for run in runs]
         check()
+        for entry in entries:
+            shard.check_alive(entry)  # what a dead one knows of ids may have been thrown away
         refused: list[Refused] = [
             (run.indexes[at], error)
             for run, entry, some in zip(runs, entries, arrivals, strict=True)
@@ -292,6 +316,8 @@ class Handover:
         results: Results = {}
         appended = 0
         for entry, some in zip(entries, arrivals, strict=True):
+            if appended and shard.is_draft_full:
+                break  # a ticket stands for one draft: nothing of a bite may be in another
             try:
                 append(shard, entry, some, results, now_ms)
             except SpillwayError:

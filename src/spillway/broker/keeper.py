@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 LOOK_S = 0.25
 RETRY_S = 2.0
 """Between two attempts with a server that does not start."""
-START_PATIENCE_S = 5.0
+START_PATIENCE_S = 2.5
 """A crash may have left minutes of recovery: pushes go to files meanwhile."""
 
 
@@ -48,6 +48,11 @@ class Keeper(Duty):
         except EmbeddedPostgresError:
             if is_first:
                 raise  # else the first round says so, and tries again
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the server is still starting: nobody need wait for its answer."""
+        return self._starting is not None and not self._starting.done()
 
     async def run_once(self) -> bool:
         """Whether it had to be started again."""

@@ -54,8 +54,8 @@ def _failed(values: dict[str, Any], old: Failed) -> FailedEvent:
 
 
 def _reason(error: Trouble) -> Trouble:
-    """A conflict is final until somebody mends it: only then it is tried again by itself."""
-    if error.code != TransactionConflictError.code:
+    """What waited for a person is tried again by itself, now that somebody has mended it."""
+    if error.code not in {TransactionConflictError.code, DamagedLineError.code}:
         return error
     return Trouble("mended", f"mended by hand; before that: {error.message}", "")
 

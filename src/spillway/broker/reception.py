@@ -91,7 +91,6 @@ class Reception:
             some = places[at : at + TOGETHER]
             await self._handover.sort(some, found, self._spool.config.max_batch)
             await asyncio.sleep(0)
-        self._handover.hold_to_limits(found)
         return found
 
     async def _give(self, source: str, guest: _Guest, lanes: list[list[Run]]) -> None:

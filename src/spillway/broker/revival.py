@@ -5,9 +5,11 @@ most, unless a person changes it or asks for it.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 from typing import TypeGuard, TypeVar
 
 import structlog
@@ -40,6 +42,8 @@ FILES_A_ROUND = 20
 """The next round goes on behind them: a thousand files of poison must not cost a thousand reads."""
 ROUNDS_MAX = 60
 """The most a file sits out."""
+LATELY_S, LATELY_MAX = 60.0, 10_000
+"""How long, and of how many events, it is known that they went in: somebody may ask for them."""
 TOGETHER = 500
 """Events that are looked at in one turn of the loop."""
 BYTES_MAX = 1024 * 1024
@@ -71,6 +75,16 @@ class Revival(Duty):
         self._dares = False
         self._rests: dict[str, Rest] = {}
         self.revived = 0
+        self._lately: deque[tuple[float, str, int]] = deque(maxlen=LATELY_MAX)
+        """When which line of which file went in."""
+
+    def lately(self, file: str | None, line: int | None) -> int:
+        """How many of a file, of all files, or of one line went in within the last minute."""
+        since = monotonic() - LATELY_S
+        return sum(
+            at > since and file in (None, name) and line in (None, place)
+            for at, name, place in self._lately
+        )
 
     async def run_once(self) -> int:
         """Returns how many events went into the log after all."""
@@ -165,6 +179,8 @@ class Revival(Duty):
             await asyncio.to_thread(self._spool.quarantine.change, file, outcome)
         self._spool.quarantined -= len(gone)
         self.revived += len(gone)
+        now = monotonic()
+        self._lately.extend((now, file, at + 1) for at in gone)
         if gone:
             log.info("spool_events_revived", file=file, events=len(gone))
 
@@ -227,7 +243,6 @@ class Revival(Duty):
             some = [(index, _again(record)) for index, record in events[at : at + TOGETHER]]
             await self._handover.sort(some, found, self._spool.config.max_batch)
             await asyncio.sleep(0)
-        self._handover.hold_to_limits(found)
         return found
 
     async def _begin(self, file: str, chosen: dict[int, FailedEvent], tried: set[int]) -> None:

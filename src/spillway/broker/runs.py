@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 from msgspec import Raw
 
@@ -24,8 +24,8 @@ PLAIN = PushItem("", Raw(b"null"))
 
 @dataclass(slots=True)
 class Run:
-    """Events that go into the log together, column by column: of one lane and one address, in
-    their order, accepted close to each other.
+    """Events that go into the log together, column by column: of one lane, in their order,
+    accepted close to each other.
 
     An event is read, put into the columns and let go: what the loop touches for a million of them
     stays in the processor's cache.
@@ -33,6 +33,7 @@ class Run:
 
     lane: LaneFacts
     address: Address
+    """Of the first of them, and so of most."""
     earliest: datetime
     latest: datetime
     indexes: list[int] = field(default_factory=list)
@@ -44,13 +45,15 @@ class Run:
     """By their index, those that had more than JSON for a payload, and what that was."""
     doubtful: set[int] = field(default_factory=set)
     """The indexes of those that may be in the log already."""
+    strangers: dict[int, Address] = field(default_factory=dict)
+    """By their index, those of another address: from before the queue was known, say."""
 
     @classmethod
     def behind(cls, lane: LaneFacts, address: Address, first: Event) -> "Run":
         """None yet, for events accepted from this one on."""
         return cls(lane, address, first.accepted_at, first.accepted_at + TOGETHER)
 
-    def add(self, index: int, event: Event) -> None:
+    def add(self, index: int, event: Event, address: Address) -> None:
         """One more."""
         payload = bytes(event.payload)
         if not _is_plain(event, payload):
@@ -59,6 +62,8 @@ class Run:
             payload = bytes(pushed)
         if event.doubt is True:
             self.doubtful.add(index)
+        if address is not self.address:
+            self.strangers[index] = address
         self.indexes.append(index)
         self.seqs.append(event.seq)
         self.ids.append(event.transaction_id)
@@ -98,7 +103,16 @@ class Run:
             [self.payloads[at] for at in kept],
             self.rich,
             self.doubtful,
+            self.strangers,
         )
+
+    def by_address(self) -> Iterator[tuple[Address, list[int]]]:
+        """The indexes of those that stand together and are of one address."""
+        if not self.strangers:
+            yield self.address, self.indexes
+            return
+        for address, some in groupby(self.indexes, lambda i: self.strangers.get(i, self.address)):
+            yield address, list(some)
 
     @property
     def accepted_ms(self) -> int:
@@ -153,7 +167,7 @@ def portion(waiting: deque[Run], appetite: Appetite) -> list[Run]:
         events, size = events + len(one.ids), size + sum(map(len, one.payloads))
         if events > appetite.events or size > appetite.bytes:
             break
-        if one.lane is taken[-1].lane or one.lane.shard_id != first.lane.shard_id:
+        if one.lane.lane_id == taken[-1].lane.lane_id or one.lane.shard_id != first.lane.shard_id:
             break
         taken.append(waiting.popleft())
     return taken

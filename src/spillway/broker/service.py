@@ -68,7 +68,7 @@ log = structlog.get_logger(__name__)
 
 OPERATORS_MAX = 3
 """Connections for what operators ask, and for counting: such questions may take seconds."""
-START_PATIENCE_S = 5.0
+START_PATIENCE_S = 2.5
 """How long a start waits for PostgreSQL before it goes on without."""
 
 
@@ -170,11 +170,12 @@ class Broker:
     def _man_the_spool(self, reached: Reached) -> None:
         """The way of a push: into the log or into files, and from there back."""
         self.spool = Spool(self.config.spool, self.clock.now_ms, reached)
+        self.buffering = Buffering(self.spool, self.breaker)
         self.intake = Intake(
             self.facts,
             self.shards,
             self.config.items,
-            Buffering(self.spool, self.breaker),
+            self.buffering,
             self.breaker,
             auto_create=self.config.auto_create_queues,
             now_ms=self.clock.now_ms,
@@ -274,12 +275,12 @@ class Broker:
             *self._more_duties,
         ]
 
-    async def start(self) -> None:
+    async def start(self, patience_s: float = START_PATIENCE_S) -> None:
         """Take the shards that are free and begin the duties; pushes are taken without them too."""
         await self.spool.open()
         await self.keys.open()
         try:
-            async with asyncio.timeout(START_PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 await self.ownership.run_once()
         except TimeoutError:
             self.breaker.trip(DatabaseUnavailableError("PostgreSQL does not answer"))
@@ -343,6 +344,14 @@ class Broker:
         await self.facts.refresh()
         self.dispatch.look_again()
 
+    def _takes_pushes(self, *, is_whole: bool) -> bool:
+        """A broker that others stand in for refuses pushes; one without a database has files, and
+        refuses them when those are full.
+        """
+        if self._stopping or not (is_whole or self.breaker.is_open):
+            return False
+        return not (self.spool.is_full and self.buffering.takes_all())
+
     def _is_connected(self) -> bool:
         return self.ownership.database_answers and not self.breaker.is_open
 
@@ -353,8 +362,7 @@ class Broker:
         whole = connected and owned == len(self.shards)
         return HealthReply(
             status="ok" if whole and not self._stopping else "degraded",
-            # A broker that others stand in for refuses pushes; one without a database does not.
-            ready=not self._stopping and (whole or self.breaker.is_open),
+            ready=self._takes_pushes(is_whole=whole),
             database="connected" if connected else "disconnected",
             version=version("spillway"),
             uptime_s=round(time.monotonic() - self.started_at, 3),
@@ -370,6 +378,7 @@ class Broker:
                 disk_free_bytes=await self.spool.disk_free(),
                 replay_rate=round(self.replay.rate, 1),
                 owner_unreachable=self.owner.trouble is not None,
+                full=self.spool.is_full,
             ),
         )
 

@@ -42,10 +42,6 @@ from spillway.warm.memory import Budget
 
 log = structlog.get_logger(__name__)
 
-COMMIT_MESSAGES_MAX = 2000
-COMMIT_BYTES_MAX = 4 * 1024 * 1024
-"""A larger draft is split: while PostgreSQL writes one part, the next requests are read."""
-
 
 @dataclass(frozen=True, slots=True)
 class ShardConfig:
@@ -94,7 +90,7 @@ class Shard:
         self._work = asyncio.Event()
         self._acquiring = asyncio.Lock()
         self._closing = False
-        self._released = False
+        self.released = False
         self._certain_until_s = float("-inf")
         self._absent: SpillwayError = NotOwnerError(f"shard {shard_id} is not (yet) owned here")
         self._random = random.Random()
@@ -104,7 +100,7 @@ class Shard:
     async def acquire(self) -> bool:
         """Try to become the writer. False: another broker holds the shard."""
         async with self._acquiring:
-            if self._released:
+            if self.released:
                 return False  # let go on purpose: not to be taken again on the way out
             try:
                 return self.owned or await self._acquire()
@@ -192,7 +188,7 @@ class Shard:
         if self.owned:
             await self.flush()
         async with self._acquiring:
-            self._released = True
+            self.released = True
             if self.owned:
                 await self._database.rows("shard_release", shard_id=self.shard_id, epoch=self.epoch)
                 self._forget_all()
@@ -200,7 +196,7 @@ class Shard:
 
     def close(self) -> None:
         """Be gone, whatever is under way; the log has what was answered."""
-        self._closing = self._released = True
+        self._closing = self.released = True
         self._forget_all()
         self._drop_writer()
 
@@ -274,16 +270,14 @@ class Shard:
     def draft_for(self, entry: LaneEntry) -> Draft:
         """The commit that is gathering, for a change of this lane."""
         self.check_owned()
-        self._check_alive(entry)
+        self.check_alive(entry)
         self._drafts.check_room(self._config.draft_messages_max, self._config.draft_bytes_max)
-        draft = self._drafts.gathering
-        if draft.messages >= COMMIT_MESSAGES_MAX or draft.payload_bytes >= COMMIT_BYTES_MAX:
-            draft = self._drafts.seal()
+        draft = self._drafts.seal() if self.is_draft_full else self._drafts.gathering
         draft.touched[entry.facts.lane_id] = entry
         self._work.set()
         return draft
 
-    def _check_alive(self, entry: LaneEntry) -> None:
+    def check_alive(self, entry: LaneEntry) -> None:
         """A lane that left memory between being found and being used is to be found again."""
         if entry.dead:
             raise NotOwnerError(f"a lane of shard {self.shard_id} was reloaded meanwhile")
@@ -294,13 +288,18 @@ class Shard:
             self._drafts.seal()
 
     @property
+    def is_draft_full(self) -> bool:
+        """Whether what is decided next goes into another commit."""
+        return self._drafts.gathering.is_full
+
+    @property
     def draft_messages(self) -> int:
         """How many messages are decided and wait for their commit to begin."""
         return self._drafts.messages
 
     def handle(self, entry: LaneEntry, group: str, command: cmd.Command) -> Any:  # noqa: ANN401 (each command has its own reply)
         """Decide a command about a group of a lane; the reply holds once `durable` returns."""
-        self._check_alive(entry)
+        self.check_alive(entry)
         moment = self.moment(entry)
         target = entry.group(group)
         if is_due(target.state, moment):

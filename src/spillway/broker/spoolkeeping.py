@@ -23,6 +23,7 @@ from spillway.core.errors import (
     DamagedLineError,
     DatabaseUnavailableError,
     OverloadedError,
+    SpoolFileNotFoundError,
     SpoolFolderError,
     SpoolFullError,
     SpoolHeldError,
@@ -48,6 +49,7 @@ from spillway.wire import (
     SpoolQueue,
     SpoolRepairRequest,
     SpoolReply,
+    SpoolRetryReply,
     SpoolRetryRequest,
     SpoolStuck,
     SpoolVerifyReply,
@@ -61,6 +63,10 @@ log = structlog.get_logger(__name__)
 QUEUES_SHOWN_MAX = 100
 BUSY_S = 5.0
 """How long an operator waits for the file that is being replayed."""
+WAITS = (
+    "it is replayed by itself; `spillway spool hold` stops that, "
+    "`spillway spool discard FILE --waiting` throws its events away"
+)
 RETRY_S = 5.0
 """How long a retry by hand goes on; the rest is left to the next ones."""
 
@@ -183,22 +189,43 @@ class Spoolkeeping:
 
     async def _failed(self, file: str, line: int) -> Failed:
         """The failed event at a line."""
-        records = await _read(lambda: self._spool.quarantine.read(file))
+        records = await self._records(file)
         found = records[line - 1] if line <= len(records) else None
         if found is None:
             raise SpoolLineNotFoundError(f"the failed file {file!r} has no event at line {line}")
         return found
 
-    async def retry(self, request: SpoolRetryRequest, actor: str) -> VerbReply:
-        """Try failed events now and, unless a file is named, the lanes that were passed over."""
+    async def _records(self, file: str) -> list[Failed | None]:
+        """What a failed file holds; whoever means one that waits is told so."""
+        try:
+            return await _read(lambda: self._spool.quarantine.read(file))
+        except SpoolFileNotFoundError:
+            if await _read(lambda: self._pages.waits(file)):
+                raise SpoolFileNotFoundError(
+                    f"{file!r} has not failed: it waits", hint=WAITS
+                ) from None
+            raise
+
+    async def retry(self, request: SpoolRetryRequest, actor: str) -> SpoolRetryReply:
+        """Try failed events now and, unless a file is named, the lanes that were passed over.
+
+        What is gone because it went in a moment ago is no error: that was what was wanted.
+        """
         if self._spool.hold is not None:
             raise SpoolHeldError(f"{self._spool.hold.actor} holds the spool")
         if self._breaker.is_open:
             raise DatabaseUnavailableError
-        files = await self._to_retry(request)
+        before, until_s = self._revival.revived, asyncio.get_running_loop().time() + RETRY_S
+        earlier = self._revival.lately(request.file, request.line)
+        try:
+            files = await self._to_retry(request)
+        except (SpoolFileNotFoundError, SpoolLineNotFoundError):
+            earlier = self._revival.lately(request.file, request.line)
+            if not earlier:
+                raise
+            files = []
         if request.file is None:
             self._replay.look_again()
-        before, until_s = self._revival.revived, asyncio.get_running_loop().time() + RETRY_S
         for file in files:
             async with self._alone():
                 await self._retry_file(file, request.line)
@@ -207,7 +234,9 @@ class Spoolkeeping:
         revived = self._revival.revived - before
         what = {"file": request.file, "line": request.line, "revived": revived}
         await self._record("retry", actor, request.reason, **what)
-        return VerbReply(verb="retry", affected=revived, remaining=self._spool.quarantined)
+        return SpoolRetryReply(
+            verb="retry", affected=revived, remaining=self._spool.quarantined, earlier=earlier
+        )
 
     async def _retry_file(self, file: str, line: int | None) -> None:
         try:
@@ -224,7 +253,7 @@ class Spoolkeeping:
             if isinstance(found, DamagedLine):
                 raise DamagedLineError(f"line {request.line} of {request.file!r} is damaged")
         else:
-            await _read(lambda: self._pages.path(request.file or "", "failed"))
+            await self._records(request.file)
         return [request.file]
 
     # ------------------------------------------------------------ throwing away
@@ -245,7 +274,7 @@ class Spoolkeeping:
     async def _discard_failed(self, request: SpoolDiscardRequest) -> tuple[int, int]:
         """How many events go, and how many of the file stay."""
         spool, file, line = self._spool, request.file, request.line
-        records = await _read(lambda: spool.quarantine.read(file))
+        records = await self._records(file)
         events = len(records) - records.count(None)
         chosen = records if line is None else [await self._failed(file, line)]
         marks = {mark(one) for one in chosen if one is not None}

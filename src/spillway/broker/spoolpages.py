@@ -58,10 +58,14 @@ class SpoolPages:
 
     def path(self, file: str, place: SpoolPlace) -> Path:
         """A file by its name, which comes from outside."""
-        path = self._place(place) / file
-        if names.stream_of(file) is None or not path.is_file():
+        path = disk.named(self._place(place), file)
+        if path is None:
             raise _not_found(file, place)
         return path
+
+    def waits(self, file: str) -> bool:
+        """Whether a file of this name waits, or is being written."""
+        return disk.named(self._folder, file) is not None
 
     # ------------------------------------------------------------ events
 
@@ -109,7 +113,9 @@ class SpoolPages:
         try:
             return self.path(file, "waiting")
         except SpoolFileNotFoundError:
-            return self.path(file, "failed")
+            with suppress(SpoolFileNotFoundError):
+                return self.path(file, "failed")
+        raise SpoolFileNotFoundError(f"the spool has no file {file!r}")
 
 
 def _not_found(file: str, place: SpoolPlace) -> SpoolFileNotFoundError:

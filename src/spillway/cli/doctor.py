@@ -16,7 +16,7 @@ from spillway.cli.output import duration, print_json, shown, size
 from spillway.cli.queue import every_queue
 from spillway.cli.session import Session, with_session
 from spillway.cli.spooltroubles import DISK_FREE_LOW as DISK_FREE_LOW_BYTES
-from spillway.cli.spooltroubles import glance, troubles
+from spillway.cli.spooltroubles import DOCTOR, glance, troubles
 from spillway.core.errors import ForbiddenError, SpillwayError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def examine(client: "Client", data: Path | None) -> Iterator[Finding]:
     except SpillwayError as error:
         yield _unanswered("broker", error)
     else:
-        yield from _broker(client.origin.url, health)
+        yield from _broker(client.origin.url, health, data)
         if health.database == "connected":
             yield from _guarded("shards", lambda: _shards(client))
         if health.database == "connected" and health.shards_owned:
@@ -116,21 +116,32 @@ def _unanswered(check: str, error: SpillwayError) -> Finding:
     return Finding("FAIL", check, text, hint_of(error), exit_code(error))
 
 
-def _broker(url: str, health: "HealthReply") -> Iterator[Finding]:
+def _broker(url: str, health: "HealthReply", data: Path | None) -> Iterator[Finding]:
     text = f"{url} answers: version {health.version}, up {duration(health.uptime_s)}"
     yield Finding("OK", "broker", text)
     if health.database == "connected":
         yield Finding("OK", "database", "connected")
     else:
         text = "disconnected: until it is back, pushes go to files and leases come back empty"
-        free = "start PostgreSQL again, and the broker finds it; an embedded one it starts itself"
-        yield Finding("FAIL", "database", text, free, DEPENDENCY_DOWN)
+        yield Finding("FAIL", "database", text, _revive(data), DEPENDENCY_DOWN)
     if (
         health.status != "ok"
         and health.database == "connected"
         and health.shards_owned == health.shards_total  # else the shards tell why
     ):
         yield Finding("WARN", "health", "degraded", f"curl {url}/health")
+
+
+def _revive(data: Path | None) -> str:
+    """What brings PostgreSQL back; the broker starts its own again only when that has died."""
+    pid, where = "PID", " (PID: the first line of postgres/postmaster.pid in its data folder)"
+    with suppress(OSError, IndexError, ValueError):
+        if data is not None:
+            pid, where = str(int((data / "postgres/postmaster.pid").read_text().split()[0])), ""
+    return (
+        "start PostgreSQL again, and the broker finds it; an embedded one that died it starts"
+        f" itself, one that hangs must be continued, or killed: kill -9 {pid}{where}"
+    )
 
 
 def _shards(client: "Client") -> Iterator[Finding]:
@@ -193,12 +204,12 @@ def _spool(client: "Client", spool: "SpoolHealth") -> Iterator[Finding]:
     words = glance(spool)
     if words is None:
         yield Finding("OK", "spool", "empty")
-        return
-    yield Finding("WARN", "spool", words, "spillway spool status")
+    else:
+        yield Finding("WARN", "spool", words, "spillway spool status")
     with suppress(ForbiddenError):  # a key of another org may know no more
         for trouble in troubles(client.spool()):
             level: Level = "FAIL" if trouble.grave else "WARN"
-            yield Finding(level, "spool", trouble.text, trouble.free)
+            yield Finding(level, "spool", trouble.text, trouble.free.removesuffix(DOCTOR))
 
 
 def _disk_of_spool(spool: "SpoolHealth") -> Iterator[Finding]:

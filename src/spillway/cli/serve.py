@@ -67,6 +67,7 @@ async def _serve(settings: "Settings") -> None:
     from spillway.api.listener import listen  # noqa: PLC0415
     from spillway.api.server import make_app  # noqa: PLC0415
     from spillway.api.server import serve as serve_http  # noqa: PLC0415
+    from spillway.broker.service import START_PATIENCE_S  # noqa: PLC0415
 
     stop = asyncio.Event()
     _on_signals(stop)
@@ -89,7 +90,7 @@ async def _serve(settings: "Settings") -> None:
             _tell_start(settings, broker, f"http://{settings.host}:{port}")
 
         try:
-            await broker.start()
+            await broker.start(0.0 if keeper and keeper.is_late else START_PATIENCE_S)
             stopping = asyncio.get_running_loop().create_task(_stop_waits(stop, broker.drain))
             await serve_http(
                 make_app(broker, limits),
@@ -104,8 +105,19 @@ async def _serve(settings: "Settings") -> None:
             broker.hurry()
             raise
         finally:
-            await broker.stop()
-            await broker.database.close()
+            await _end(broker)
+
+
+async def _end(broker: "Broker") -> None:
+    """Stop in order; who is interrupted there, too, stops at once, and still ends its files."""
+    try:
+        await broker.stop()
+    except asyncio.CancelledError:
+        broker.hurry()
+        await broker.stop()
+        raise
+    finally:
+        await broker.database.close()
 
 
 def reachable(host: str, port: int) -> str:
@@ -120,7 +132,7 @@ def _tell_start(settings: "Settings", broker: "Broker", url: str) -> None:
     say(f"listening on {url}")
     if not ownership.database_answers:
         error = ownership.trouble or DatabaseUnavailableError()
-        why = " ".join(str(error).split())
+        why = " ".join(str(error).split()).rstrip(".")
         say(f"warning: {why}; pushes go to files until it does")
         say(f"  hint: {hint_of(error)}")
     elif ownership.stands_by:

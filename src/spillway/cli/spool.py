@@ -247,7 +247,10 @@ def _shown(found: Reader, name: str, first: int, limit: int, *, failed: bool) ->
         try:
             return list(found.events(name, "waiting", first, limit))
         except SpoolFileNotFoundError:
-            events = list(found.events(name, "failed", first, limit))
+            try:
+                events = list(found.events(name, "failed", first, limit))
+            except SpoolFileNotFoundError as error:
+                raise SpoolFileNotFoundError(f"the spool has no file {name!r}") from error
             say("it does not wait; of those that failed:")
             return events
     return list(found.events(name, "failed", first, limit))
@@ -336,7 +339,8 @@ def repair(
     if session.json_:
         print_json(reply)
     say(f"repair: 1 event mended, {counted(reply.remaining, 'failed event')} to retry")
-    say(f"try it now: spillway spool retry {name} --line {line}")
+    say("it is tried by itself within FILE_BUFFER_RETRY_INTERVAL (5 s)")
+    say(f"at once: spillway spool retry {name} --line {line}")
 
 
 def _fields(text: str) -> dict[str, Any]:
@@ -364,6 +368,8 @@ def retry(
     if session.json_:
         print_json(reply)
     report(reply, "failed event", " went into the log")
+    if reply.earlier:
+        say(f"{reply.earlier} had gone in within the minute before (the broker tries them too)")
 
 
 @app.command("discard")
@@ -381,7 +387,9 @@ def discard(
     reason: Reason = None,
 ) -> None:
     """Throw away events of a file for good: one line, or --all. With --json: one document."""
-    if everything == (line is not None):
+    if everything and line is not None:
+        raise typer.BadParameter("--line and --all were both given: say one of them")
+    if not everything and line is None:
         raise SelectionRequiredError(hint="say either --line N or, for the whole file, --all")
     state: Place = "waiting" if waiting else "failed"
     with session.client() as client:
@@ -414,9 +422,13 @@ def hold(session: Session, reason: Reason = None) -> None:
 def release(session: Session, reason: Reason = None) -> None:
     """End the hold: what waits is replayed, pushes go through. With --json: one JSON document."""
     with session.client() as client:
+        was_held = client.spool().hold is not None
         now = client.spool_release(reason=reason)
     if session.json_:
         print_json(now)
-    say(f"released: {counted(now.pending, 'event')} to replay")
+    if was_held:
+        say(f"released: {counted(now.pending, 'event')} to replay")
+    else:
+        say(f"nobody held the spool: nothing changed, {counted(now.pending, 'event')} to replay")
     if now.pending:
         say("  → spillway spool status --watch")

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import typer
+
 from spillway.cli.session import Session
 from spillway.core.errors import SpoolFolderError
 
@@ -70,11 +72,22 @@ def reader(session: Session, folder: Path | None) -> Iterator[Reader]:
             yield Reader(_Broker(client))
         return
     try:
+        if not _is_spool(folder):
+            raise typer.BadParameter(
+                f"{folder} is no spool folder: it has neither `spool.lock` nor buffer files"
+                " (`spillway spool status` names the folder)"
+            )
         yield Reader(_Folder(folder))
     except OSError as error:
         raise SpoolFolderError(
             f"{folder} cannot be read: {error}", hint="read it as the user of the broker"
         ) from error
+
+
+def _is_spool(folder: Path) -> bool:
+    from spillway.spool.folder import is_spool  # noqa: PLC0415
+
+    return is_spool(folder)
 
 
 class _Broker:

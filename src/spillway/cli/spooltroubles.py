@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 LANES_SHOWN = 10
 NEARLY_FULL = 0.8
 DISK_FREE_LOW = 1024**3
+RELEASE = "spillway spool release"
+DOCTOR = "; spillway doctor"
+"""Where to look further; doctor itself leaves it out."""
 FREES = {
     "queue_full": "add consumers, or spillway queue update {queue} --max-depth N",
 }
@@ -39,6 +42,8 @@ def glance(spool: "SpoolHealth") -> str | None:
         words.append(f"{spool.pending:,} waiting for {duration(spool.oldest_s)}")
     if spool.failed:
         words.append(f"{spool.failed:,} failed")
+    if spool.full:
+        words.append("full")
     if spool.held:
         words.append("held")
     if spool.breaker == "open":
@@ -50,16 +55,14 @@ def glance(spool: "SpoolHealth") -> str | None:
 
 def troubles(now: "SpoolReply", at: datetime | None = None) -> Iterator[Trouble]:
     """Everything that stands in the way."""
+    if now.hold is not None:  # first: what else is wrong may end with it
+        since = age(now.hold.since, at or datetime.now(UTC))
+        why = f": {now.hold.reason}" if now.hold.reason else ""
+        yield Trouble(f"{now.hold.actor} holds the spool, since {since}{why}", RELEASE)
     yield from _limits(now)
     if now.database != "connected":
         text = "PostgreSQL is away: pushes go to files, and by themselves into the log later"
-        yield Trouble(text, "start PostgreSQL again; spillway doctor")
-    if now.hold is not None:
-        since = age(now.hold.since, at or datetime.now(UTC))
-        why = f": {now.hold.reason}" if now.hold.reason else ""
-        yield Trouble(
-            f"{now.hold.actor} holds the spool, since {since}{why}", "spillway spool release"
-        )
+        yield Trouble(text, f"start PostgreSQL again{DOCTOR}")
     if now.owner is not None and now.owner.trouble is not None:
         cause = now.owner.trouble
         text = "this broker stands by, and the owner of the shards takes none of its events"
@@ -71,6 +74,13 @@ def troubles(now: "SpoolReply", at: datetime | None = None) -> Iterator[Trouble]
         yield Trouble(text, "spillway spool status --json")
     for file in now.stuck[:LANES_SHOWN]:
         yield Trouble(f"{file.file} is passed over: {file.message} [{file.code}]", file.hint)
+    if now.foreign:
+        named = ", ".join(now.foreign[:LANES_SHOWN])
+        more = len(now.foreign) - LANES_SHOWN
+        text = f"no files of the spool, left alone: {named}" + (
+            f" and {more} more" if more > 0 else ""
+        )
+        yield Trouble(text, f"move them out of {now.folder}")
     if now.failed:
         text = f"{counted(now.failed, 'failed event')}, set aside with the reason"
         yield Trouble(text, "spillway spool list --failed, then show, repair, retry or discard")
@@ -83,12 +93,13 @@ def _held(lane: "SpoolLane") -> Trouble:
 
 
 def _limits(now: "SpoolReply") -> Iterator[Trouble]:
+    first = "" if now.hold is None else f"{RELEASE}, or "
     if now.bytes > now.bytes_max * NEARLY_FULL:
         text = f"{size(now.bytes)} of {size(now.bytes_max)} are used: then pushes are refused"
-        yield Trouble(text, "raise FILE_BUFFER_BYTES_MAX and restart", grave=True)
+        yield Trouble(text, f"{first}raise FILE_BUFFER_BYTES_MAX and restart", grave=True)
     if now.oldest_s > now.age_max_s * NEARLY_FULL:
         text = f"the oldest waits for {duration(now.oldest_s)} of {duration(now.age_max_s)}"
-        yield Trouble(text, "raise FILE_BUFFER_AGE_MAX_S and restart", grave=True)
+        yield Trouble(text, f"{first}raise FILE_BUFFER_AGE_MAX_S and restart", grave=True)
     if now.disk_free < DISK_FREE_LOW:
         text = f"the disk of the spool has {size(now.disk_free)} left"
         yield Trouble(text, f"make room below {now.folder}", grave=True)

@@ -9,7 +9,7 @@ import msgspec
 from spillway.client.batch import encode_payload
 from spillway.client.errors import ClientUsageError
 from spillway.client.protocol import Request, at, get, json_reply, query, send
-from spillway.core.errors import UnknownOptionError
+from spillway.core.errors import BadRequestError, UnknownOptionError
 from spillway.wire import (
     SpoolDiscardRequest,
     SpoolEventsReply,
@@ -18,6 +18,7 @@ from spillway.wire import (
     SpoolMended,
     SpoolRepairRequest,
     SpoolReply,
+    SpoolRetryReply,
     SpoolRetryRequest,
     SpoolVerifyReply,
     SpoolVerifyRequest,
@@ -26,6 +27,19 @@ from spillway.wire import (
 
 CHECK_S = 600.0
 """A check reads every file."""
+ALLOWED = {
+    "org": "a name",
+    "queue": "a name",
+    "partition": "a text of 1 to 256 characters, or null",
+    "key": "a text, or null",
+    "headers": "an object of texts, or null",
+    "transaction_id": "a text of at least one character, in quotes",
+    "trace_id": "a text, or null",
+    "priority": "a number from 1 to 4",
+    "deliver_at": "a time as 2026-01-05T08:00:00Z, or null",
+    "expires_at": "a time as 2026-01-05T08:00:00Z, or null",
+}
+"""What a mended field may be."""
 RETRY_S = 30.0
 
 _status = json_reply(SpoolReply)
@@ -33,6 +47,7 @@ _files = json_reply(SpoolFilesReply)
 _events = json_reply(SpoolEventsReply)
 _checks = json_reply(SpoolVerifyReply)
 _verb = json_reply(VerbReply)
+_retried = json_reply(SpoolRetryReply)
 
 Place = Literal["waiting", "failed"]
 
@@ -91,7 +106,14 @@ def _mended(event: Mapping[str, Any]) -> SpoolMended:
     try:
         mended = msgspec.convert(plain, SpoolMended)
     except msgspec.ValidationError as error:
-        raise UnknownOptionError(str(error)) from error
+        if "unknown field" in str(error):
+            hint = f"the fields are {', '.join(SpoolMended.__struct_fields__)}"
+            raise UnknownOptionError(str(error), hint=hint) from error
+        _, _, field = str(error).partition("$.")
+        allowed = ALLOWED.get(
+            field.partition("`")[0].partition("[")[0], "see docs/reference/http.md"
+        )
+        raise BadRequestError(f"invalid value: {error}", hint=f"allowed is {allowed}") from error
     if "payload" in event:
         mended.payload = encode_payload(event["payload"])
     return mended
@@ -99,12 +121,12 @@ def _mended(event: Mapping[str, Any]) -> SpoolMended:
 
 def retry(
     name: str | None = None, line: int | None = None, *, reason: str | None = None
-) -> Request[VerbReply]:
+) -> Request[SpoolRetryReply]:
     """Try failed events now and, unless a file is named, lanes that were passed over."""
     if line is not None and name is None:
         raise ClientUsageError("a line is a place in one file: name the file")
     body = SpoolRetryRequest(file=name, line=line, reason=reason)
-    request = send("POST", at("spool", "retry"), body, _verb, safe=True)
+    request = send("POST", at("spool", "retry"), body, _retried, safe=True)
     return replace(request, wait_s=RETRY_S)
 
 

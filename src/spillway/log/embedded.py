@@ -22,20 +22,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 from urllib.parse import quote
 
 import psycopg
 
 from spillway.core.errors import EmbeddedPostgresError
 from spillway.log import host
+from spillway.log.ending import Ending, StopMode
 
 START_TIMEOUT_S = 300.0  # crash recovery of max_wal_size on a slow disk
-STOP_TIMEOUT_S = 120.0  # a fast stop writes a checkpoint
-ORPHAN_GRACE_S = 5.0
+BURIAL_TIMEOUT_S = 120.0  # of a postmaster that has let everything go
 ANSWER_TIMEOUT_S = 30.0
 RECOVERING = "the database system is"  # starting up, in recovery mode, shutting down
 POLL_S = 0.005
+HURRY_LOOK_S = 0.1
 LOG_BYTES_MAX = 4 * 1024 * 1024
 LOG_TAIL_LINES = 12
 # sun_path is 104 bytes on the smallest system; "/.s.PGSQL.5432" and the final zero take 15.
@@ -62,12 +63,6 @@ SETTINGS: Mapping[str, str] = {
     "unix_socket_permissions": "0700",
 }
 
-StopMode = Literal["smart", "fast", "immediate"]
-_STOP_SIGNALS: Mapping[StopMode, signal.Signals] = {
-    "smart": signal.SIGTERM,
-    "fast": signal.SIGINT,
-    "immediate": signal.SIGQUIT,
-}
 # Nothing of the caller's environment: PGDATA, PGOPTIONS and the like would bend the server.
 _ENVIRONMENT = {"LC_ALL": "C", "PATH": os.defpath, "TZ": "UTC"}
 
@@ -83,6 +78,7 @@ class EmbeddedPostgres:
         # In every process title, so that orphans of a killed postmaster are recognised.
         self._name = f"spillway-{_digest(self.cluster)}"
         self._lock = host.OwnerLock(self.data_dir / "spillway.lock")
+        self._ending = Ending(self.cluster, self._name)
         self._mutex = threading.Lock()
         self._abandoned = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -196,18 +192,30 @@ class EmbeddedPostgres:
             raise EmbeddedPostgresError("PostgreSQL was not to be started any more")
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """Stop the server if we own it, and give the folder free; a start under way is given up."""
+        """Stop the server if we own it, and give the folder free; a start under way is given up.
+
+        One that does not heed is killed in the end: the next start recovers what it committed.
+        """
         self._abandoned.set()
-        with self._mutex:
+        while not self._mutex.acquire(timeout=HURRY_LOOK_S):
+            if self._ending.is_hurried and (pid := self.pid) is not None:
+                self._ending.kill(pid)  # whoever waits for its answer is let go by this
+        try:
             self._abandoned.clear()
             if not self._lock.held:
                 return
             try:
                 self._stop_postmaster(mode)
                 if not (socket_dir := self._socket_dir()).is_relative_to(self.data_dir):
-                    socket_dir.rmdir()
+                    shutil.rmtree(socket_dir, ignore_errors=True)  # a killed one leaves its socket
             finally:
                 self._lock.release()
+        finally:
+            self._mutex.release()
+
+    def hurry(self) -> None:
+        """Let a `stop`, also one under way, take hardly any time: what does not end is killed."""
+        self._ending.hurry()
 
     # --- attach -------------------------------------------------------------------------------
 
@@ -266,9 +274,9 @@ class EmbeddedPostgres:
     def _clear_remains(self) -> None:
         """Remove what a killed postmaster or a killed initdb left behind."""
         if self._process is not None:
-            self._process.wait(timeout=STOP_TIMEOUT_S)
+            self._process.wait(timeout=BURIAL_TIMEOUT_S)
             self._process = None
-        self._end_orphans()
+        self._ending.end_orphans(self._abandoned.is_set)
         pid_file = self.cluster / "postmaster.pid"
         postmaster = host.Postmaster.read(self.cluster)
         # PostgreSQL clears a stale file itself, unless its number now belongs to a stranger.
@@ -276,26 +284,6 @@ class EmbeddedPostgres:
             pid_file.unlink(missing_ok=True)
         for unfinished in self.data_dir.glob(f"{UNFINISHED}*"):
             shutil.rmtree(unfinished, ignore_errors=True)  # a lone initdb may still write
-
-    def _end_orphans(self) -> None:
-        """Backends end by themselves when their postmaster is gone; a busy one is made to."""
-        title = f"postgres: {self._name}: "
-        for deadline_s, send in ((ORPHAN_GRACE_S, None), (ORPHAN_GRACE_S, signal.SIGKILL)):
-            deadline = time.monotonic() + deadline_s
-            while orphans := [pid for pid, line in host.processes() if line.startswith(title)]:
-                if send is not None:
-                    for pid in orphans:
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(pid, send)
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(POLL_S)
-            else:
-                return
-        raise EmbeddedPostgresError(
-            f"processes of a killed PostgreSQL do not end: {orphans}",
-            hint="they may hang on a disk that does not answer; end them, then start again",
-        )
 
     def _init_cluster(self) -> None:
         """Make the cluster under another name first, so that a half-made one is never used."""
@@ -404,18 +392,10 @@ class EmbeddedPostgres:
     # --- stop ---------------------------------------------------------------------------------
 
     def _stop_postmaster(self, mode: StopMode) -> None:
-        for signal_number in (_STOP_SIGNALS[mode], signal.SIGQUIT):
-            started = self._process
-            pid = started.pid if started and started.poll() is None else self.pid
-            if pid is None:
-                return
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal_number)
-            deadline = time.monotonic() + STOP_TIMEOUT_S
-            while self._lives(pid) and time.monotonic() < deadline:
-                time.sleep(POLL_S)
-        if self.is_running():
-            raise self._error("PostgreSQL does not stop", since=0)
+        started = self._process
+        pid = started.pid if started and started.poll() is None else self.pid
+        if pid is not None and not self._ending.end(pid, mode, lambda: self._lives(pid)):
+            raise self._error(f"PostgreSQL {pid} does not end, not even killed", since=0)
 
     def _as_account(self, command: Sequence[str]) -> list[str]:
         if self._account is None:

@@ -7,10 +7,12 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
+from itertools import islice
 from pathlib import Path
+from stat import S_ISREG
 from typing import BinaryIO
 
 import structlog
@@ -26,6 +28,8 @@ KEYS = "keys.json"
 FRESH, PROBE = ".new", ".probe-"
 """Files that are there for a moment, unless a crash comes."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
+OURS_ALONE = 0o600
+"""What a file may be made with: it holds what producers pushed."""
 WINDOW_BYTES = 1024 * 1024
 SPLIT_BYTES = 64 * 1024
 """Lines are split off so much at a time: the next ones find the processor's cache warm, and whoever
@@ -112,7 +116,9 @@ class Folder:
         """Make it ours, or say why it cannot be."""
         try:
             make(self.failed)
-            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(
+                self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OURS_ALONE
+            )
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._probe()
         except BlockingIOError as error:
@@ -131,7 +137,7 @@ class Folder:
         """
         probe = self.path / f"{PROBE}{os.getpid()}"
         try:
-            probe.write_bytes(b"")
+            probe.touch(OURS_ALONE)
             probe.unlink()
         except OSError as error:
             if error.errno not in FULL:
@@ -200,11 +206,30 @@ def entries(folder: Path) -> tuple[list[Path], list[str]]:
     ours: list[Path] = []
     foreign: list[str] = []
     for path in folder.iterdir() if folder.is_dir() else ():
-        if names.stream_of(path.name) is not None and path.is_file():
+        if is_ours(path):
             ours.append(path)
         elif path.name not in {LOCK, HOLD, ACTIONS, FAILED, KEYS}:
             foreign.append(path.name)
     return sorted(ours, key=lambda path: age(path.name)), sorted(foreign)
+
+
+def is_spool(folder: Path) -> bool:
+    """Whether a folder is that of a spool, or what somebody copied of one."""
+    return (folder / LOCK).exists() or any(entries(place)[0] for place in (folder, folder / FAILED))
+
+
+def named(folder: Path, name: str) -> Path | None:
+    """A buffer file by its name, which comes from outside and must not lead out of the folder."""
+    path = folder / name
+    return path if path.name == name and is_ours(path) else None
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a buffer file is there. A link is none: what it leads to is somebody else's."""
+    try:
+        return names.stream_of(path.name) is not None and S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def age(name: str) -> tuple[str, str]:
@@ -239,6 +264,15 @@ def _close(path: Path, reached: Reached) -> Path | None:
         return None
     reached("mid_recovery")
     return path.rename(path.with_name(path.name.removesuffix(names.OPEN) + names.COMPLETE))
+
+
+def torn_bytes(path: Path) -> int:
+    """What stands behind the last line of an open file: the next start cuts it off."""
+    if not names.is_open(path.name):
+        return 0
+    with path.open("rb", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        return size - _ended(file, size)
 
 
 def _ended(file: FileIO, size: int) -> int:
@@ -322,10 +356,11 @@ def parts(text: bytes) -> Iterator[bytes]:
         start = end
 
 
-def pick(path: Path, places: Container[int]) -> dict[int, bytes]:
-    """The lines at these places, by their place."""
-    every = (line for text in _texts(path) for part in parts(text) for line in split(part))
-    return {place: line for place, line in enumerate(every) if place in places}
+def pick(path: Path, places: Collection[int]) -> dict[int, bytes]:
+    """The lines at these places, by their place; it reads no further than the last of them."""
+    with path.open("rb") as source:
+        some = enumerate(islice(source, max(places, default=-1) + 1))
+        return {place: line.removesuffix(b"\n") for place, line in some if place in places}
 
 
 def _texts(path: Path) -> Iterator[bytes]:
@@ -383,7 +418,9 @@ def write_all(number: int, text: bytes) -> None:
 def append(path: Path, text: bytes) -> None:
     """Whole lines at the end of a file, durably: all of them, or none."""
     is_new = not path.exists()
-    with path.open("a+b", buffering=0) as out:
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    number = os.open(path, flags, OURS_ALONE)
+    with os.fdopen(number, "a+b", buffering=0) as out:
         size = out.seek(0, os.SEEK_END)
         # A line that a crash tore, or a person wrote without its end, must not take ours in.
         start = b"" if _ends_line(out, size) else b"\n"
@@ -405,7 +442,7 @@ def write_whole(path: Path, text: bytes, written: Callable[[], None] = lambda: N
     """A file of ours alone with this content or, after a crash, the one that was there before."""
     fresh = path.with_name(path.name + FRESH)
     try:
-        number = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        number = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, OURS_ALONE)
         with os.fdopen(number, "wb") as out:
             out.write(text)
             out.flush()

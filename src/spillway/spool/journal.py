@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -24,7 +25,8 @@ class _OpenFile:
 
     def __init__(self, folder: Folder, stream: str) -> None:
         self.path = folder.path / folder.names.next(stream)
-        self.number = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self.number = os.open(self.path, flags, 0o600)
         self.events = 0
         self.bytes = 0
         self._is_cut = True
@@ -44,6 +46,20 @@ class _OpenFile:
         os.fdatasync(self.number)
         self._is_cut = True
 
+    def put_back(self) -> None:
+        """If somebody took it away, or put another in its place: we still hold it, and what is in
+        it was promised.
+        """
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self.path.stat(), os.fstat(self.number)):
+                return
+        disk.write_whole(self.path, os.pread(self.number, self.bytes, 0))
+        number = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        os.lseek(number, 0, os.SEEK_END)
+        os.close(self.number)
+        self.number = number
+        log.critical("spool_file_put_back", file=self.path.name, events=self.events)
+
     def drop(self) -> None:
         """It was never there."""
         os.close(self.number)
@@ -53,6 +69,7 @@ class _OpenFile:
         """Its last name says that nothing more comes, and that all of it was accepted."""
         if not self._is_cut:
             self.cut(self.events, self.bytes)
+        self.put_back()
         oldest_ms = disk.oldest_ms(self.path)
         name = self.path.name.removesuffix(names.OPEN) + names.COMPLETE
         path = self.path.rename(self.path.with_name(name))
@@ -71,6 +88,7 @@ class FileWriter:
         self._file: _OpenFile | None = None
         self._ended: list[_OpenFile] = []
         """Nothing more comes to them, but their names do not say so yet."""
+        self._why = ""
 
     def write(self, lines: list[bytes]) -> list[BufferFile]:
         """Returns the files that are full now."""
@@ -79,6 +97,8 @@ class FileWriter:
         files: list[_OpenFile] = [] if open_file is None else [open_file]
         self._reached("before_write")
         try:
+            if open_file is not None:
+                open_file.put_back()
             self._spread(files, lines)
             self._reached("before_fsync")
             self._sync(files, is_new=len(files) > 1 or open_file is None)
@@ -143,8 +163,11 @@ class FileWriter:
                 complete.append(self._ended[0].complete())
                 del self._ended[0]
                 self._reached("after_rename")
+            self._why = ""
         except OSError as error:
-            log.warning("spool_rename_failed", file=str(self._ended[0].path), error=str(error))
+            if str(error) != self._why:  # told once, however often it is tried again
+                log.warning("spool_rename_failed", file=str(self._ended[0].path), error=str(error))
+            self._why = str(error)
         return complete
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from spillway.core.errors import DamagedLineError, SpoolFileNotFoundError
-from spillway.spool import event, names
+from spillway.spool import event
 from spillway.spool import folder as disk
 from spillway.spool.event import DamagedLine, Failed
 
@@ -63,7 +63,7 @@ class Quarantine:
 
         A crash may have come between setting an event aside and the end of its own file.
         """
-        found = self.read(file) if (self._folder / file).exists() else ()
+        found = self.read(file) if disk.named(self._folder, file) else ()
         return {mark(record) for record in found if record is not None}
 
     def change(self, file: str, replaced: Callable[[int, Failed], Failed | None]) -> int:
@@ -93,8 +93,8 @@ class Quarantine:
         disk.remove(self._path(file))
 
     def _path(self, file: str) -> Path:
-        path = self._folder / file
-        if names.stream_of(file) is None or not path.exists():
+        path = disk.named(self._folder, file)
+        if path is None:
             raise SpoolFileNotFoundError(f"there is no failed file {file!r}")
         return path
 

@@ -27,6 +27,11 @@ from spillway.spool.quarantine import Mark, Quarantine, mark_of
 log = structlog.get_logger(__name__)
 
 DISK_PATIENCE_S = 1.0
+SMALL_BYTES = 64 * 1024
+"""A spool that has no room for so little is full; one that has none for a huge push is not."""
+HELD_FULL = (
+    "`spillway spool release` ends the hold, and what waits is replayed; nothing of it was accepted"
+)
 
 Parts = list[tuple[Address, list[Event]]]
 """Events by whose order they belong to."""
@@ -92,6 +97,8 @@ class Spool:
         self.reached = reached
         self._now_ms = now_ms
         self._seq = 0
+        self._too_large_bytes = 1
+        """What there was no room for when it was last asked for, if that was small."""
         self._found = Found()
         """What is still to be counted."""
         self._open = {stream: _Open() for stream in (names.FAILOVER, names.QOS0)}
@@ -198,16 +205,27 @@ class Spool:
         return lines, size
 
     def _check_room(self, size: int) -> None:
-        config = self.config
+        config, hint = self.config, None if self.hold is None else HELD_FULL
         if self.bytes + size > config.bytes_max:
+            self._too_large_bytes = min(size, SMALL_BYTES)
             raise SpoolFullError(
-                f"the spool holds {self.bytes} bytes, {size} more would pass {config.bytes_max}"
+                f"the spool holds {self.bytes} bytes, {size} more would pass {config.bytes_max}",
+                hint=hint,
             )
         if self.oldest_s > config.age_max_s:
             raise SpoolFullError(
                 f"the oldest event waits for {self.oldest_s:.0f} s, the limit is "
-                f"{config.age_max_s:.0f} s"
+                f"{config.age_max_s:.0f} s",
+                hint=hint,
             )
+        self._too_large_bytes = 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no push, by its bytes or by its age."""
+        config = self.config
+        no_room = self.bytes + self._too_large_bytes > config.bytes_max
+        return no_room or self.oldest_s > config.age_max_s
 
     def _take_in(self, stream: str, parts: Parts, size: int, sign: int) -> None:
         opened = self._open[stream]

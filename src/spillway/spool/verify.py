@@ -31,6 +31,7 @@ def check_file(path: Path, last: dict[str, int]) -> FileCheck:
     """One file; `last` is the highest number so far of each source."""
     found = FileCheck(path.name)
     source = names.source_of(path.name)
+    torn = disk.torn_bytes(path)  # first: a broker that writes may give it another name meanwhile
     for line, text in disk.numbered(path):
         found.events += 1
         try:
@@ -39,8 +40,14 @@ def check_file(path: Path, last: dict[str, int]) -> FileCheck:
             found.damaged += 1
             found.note(line, error.message)
             continue
-        if seq <= last.get(source, 0):
+        if seq <= 0:
+            continue  # mended from a damaged line: it has no number, so it is in no order
+        before = last.get(source, 0)
+        if seq <= before:
             found.out_of_order += 1
-            found.note(line, f"seq {seq} comes after {last[source]}")
-        last[source] = max(seq, last.get(source, 0))
+            found.note(line, f"seq {seq} comes after {before}")
+        last[source] = max(seq, before)
+    if torn:  # no damage: nobody was answered for it
+        tail = f"the last line has no end: the next start of the broker cuts {torn} bytes off"
+        found.problems.append(tail)
     return found

@@ -6,7 +6,10 @@ from spillway.wire.shapes import Reply
 
 
 class SpoolHealth(Reply):
-    """What waits in files, and why; `replay_rate` is events a second."""
+    """What waits in files, and why; `replay_rate` is events a second.
+
+    `full`: by its bytes or its age it takes no more; what would go to files is refused.
+    """
 
     pending: int
     bytes: int
@@ -18,10 +21,11 @@ class SpoolHealth(Reply):
     replay_rate: float
     owner_unreachable: bool = False
     """The broker stands by, and the owner of the shards takes none of its events."""
+    full: bool = False
 
 
 class HealthReply(Reply):
-    """How the broker is. `ready`: it takes pushes, if need be into files."""
+    """How the broker is. `ready`: it takes pushes, if need be into files, and those have room."""
 
     status: Literal["ok", "degraded"]
     ready: bool

@@ -14,6 +14,7 @@ from spillway.wire.shapes import (
     Text,
     Timestamp,
 )
+from spillway.wire.verbs import VerbReply
 
 SpoolStream = Literal["failover", "qos0"]
 SpoolPlace = Literal["waiting", "failed"]
@@ -254,6 +255,14 @@ class SpoolRetryRequest(Request):
     def __post_init__(self) -> None:
         if self.line is not None and self.file is None:
             raise ValueError("a line is a place in one file: name the file")
+
+
+class SpoolRetryReply(VerbReply):
+    """What a retry did. `earlier`: so many of what was asked for had gone in by themselves, or by
+    another retry, within the minute before; of 10,000 at the most.
+    """
+
+    earlier: int = 0
 
 
 class SpoolDiscardRequest(Request, kw_only=True):

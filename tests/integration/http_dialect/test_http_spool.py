@@ -235,6 +235,7 @@ async def test_failed_events_are_shown_with_their_reason_and_retried(site, event
         "affected": 0,
         "dry_run": False,
         "remaining": 2,
+        "earlier": 0,
     }
     await site.make("doomed")
     only = await site.ask("POST", "/v1/spool/retry", {"file": file, "line": 2})
@@ -246,10 +247,23 @@ async def test_failed_events_are_shown_with_their_reason_and_retried(site, event
     assert await site.payloads("doomed") == [2, 1]
     status = await spool(site)
     assert (status["failed"], status["revived"]) == (0, 2)
-    assert await site.refused("POST", "/v1/spool/retry", {"file": file}) == (
-        404,
-        "spool_file_not_found",
-    )
+
+
+async def test_a_retry_of_what_went_in_a_moment_ago_says_so(site, eventually_async):
+    """Of a line, and of a file that is gone with the last of them; another one is not found."""
+    file = await failed_file(site, eventually_async, 1, 2)
+    await site.make("doomed")
+    retry = "/v1/spool/retry"
+    first = await site.ask("POST", retry, {"file": file, "line": 2})
+    assert (first["affected"], first["earlier"]) == (1, 0)
+    again = await site.ask("POST", retry, {"file": file, "line": 2})
+    assert (again["affected"], again["earlier"], again["remaining"]) == (0, 1, 1)
+    rest = await site.ask("POST", retry, {"file": file})
+    assert (rest["affected"], rest["earlier"]) == (1, 1)
+    gone = await site.ask("POST", retry, {"file": file})
+    assert (gone["affected"], gone["earlier"]) == (0, 2)
+    missing = {"file": file, "line": 9}
+    assert await site.refused("POST", retry, missing) == (404, "spool_file_not_found")
 
 
 async def test_a_failed_event_is_mended(site, eventually_async, tmp_path):
@@ -465,6 +479,18 @@ async def test_lines_of_a_lane_that_is_passed_over_may_be_thrown_away(site, even
     await site.ask("POST", "/v1/spool/retry")
     await comes_to(site, eventually_async, pending=0)
     assert await site.payloads("full") == [1, 3, 4]
+
+
+@pytest.mark.parametrize("more", [{"dry_run": True}, {"line": 1, "accept": True}])
+async def test_whoever_takes_a_waiting_file_for_a_failed_one_is_told(site, more):
+    """That it waits, though it has not failed; and what may be done about it."""
+    file = await held_file(site, 1)
+    verb = "repair" if "accept" in more else "discard"
+    answer = await site("POST", f"/v1/spool/{verb}", {"file": file} | more)
+    error = answer.body["error"]
+    assert (answer.status, error["code"]) == (404, "spool_file_not_found")
+    assert "it waits" in error["message"]
+    assert "--waiting" in error["hint"]
 
 
 async def test_failed_events_are_thrown_away_by_name(site, eventually_async, tmp_path):

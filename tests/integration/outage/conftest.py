@@ -15,6 +15,7 @@ from spillway.api.limits import Limits
 from spillway.api.listener import listen
 from spillway.api.server import make_app, serve
 from spillway.log.embedded import EmbeddedPostgres
+from spillway.log.writer import Writer
 from spillway.spool import event
 from spillway.spool import folder as disk
 
@@ -181,6 +182,24 @@ def failed(folder: Path) -> Callable[[], list[tuple[Any, str]]]:
         ]
 
     return read
+
+
+@pytest.fixture
+def valve(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[asyncio.Event, asyncio.Event]]:
+    """Commits begin, and end once `open` is set."""
+    open_, begun = asyncio.Event(), asyncio.Event()
+    write = Writer.write
+
+    async def slow(self: Writer, *arguments: Any) -> bool:
+        begun.set()
+        await open_.wait()
+        return await write(self, *arguments)
+
+    def shut() -> tuple[asyncio.Event, asyncio.Event]:
+        monkeypatch.setattr(Writer, "write", slow)
+        return open_, begun
+
+    return shut
 
 
 # ---------------------------------------------------------------- two brokers

@@ -114,6 +114,24 @@ async def test_a_file_that_cannot_be_read_is_passed_over(
         assert await database.execute("SELECT * FROM spillway.replayed") == []
 
 
+async def test_an_open_file_that_somebody_took_away_is_put_back(
+    open_desk, database, drained, folder
+):
+    """The broker has it still: nothing of it is missing, and nothing waits for it."""
+    async with open_desk(num_shards=1) as desk:
+        await desk.queue()
+        async with database.away():
+            assert await desk.told("1", "2") == ["buffered"] * 2
+            [path] = folder.glob("*.buf.tmp")
+            path.unlink()
+            assert await desk.told("3", partition="other") == ["buffered"]
+            for path in folder.glob("*.buf.tmp"):
+                path.unlink()
+        await drained(desk)
+        assert await database.log() == ["1", "2"]
+        assert await database.log(partition="other") == ["3"]
+
+
 async def test_a_file_that_somebody_took_away_is_no_obstacle(open_desk, database, drained):
     """What was in it is gone; the rest goes in."""
     async with open_desk(num_shards=1) as desk:

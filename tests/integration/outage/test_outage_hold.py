@@ -5,27 +5,8 @@ import asyncio
 import pytest
 
 from spillway import wire
-from spillway.broker import appender, spoolkeeping
+from spillway.broker import spoolkeeping, underway
 from spillway.core.errors import OverloadedError
-from spillway.log.writer import Writer
-
-
-@pytest.fixture
-def valve(monkeypatch):
-    """Commits begin, and end once `open` is set."""
-    open_, begun = asyncio.Event(), asyncio.Event()
-    write = Writer.write
-
-    async def slow(self, *arguments):
-        begun.set()
-        await open_.wait()
-        return await write(self, *arguments)
-
-    def shut():
-        monkeypatch.setattr(Writer, "write", slow)
-        return open_, begun
-
-    return shut
 
 
 def hold(desk):
@@ -54,7 +35,7 @@ async def test_a_replay_ends_with_the_commits_under_way(
     open_desk, database, valve, monkeypatch, eventually_async
 ):
     """It does not go on with the rest of the file."""
-    monkeypatch.setattr(appender, "UNDER_WAY_MAX", 8)
+    monkeypatch.setattr(underway, "EVENTS_MAX", 8)
     async with open_desk(num_shards=1, file_buffer_max_batch=1) as desk:
         await desk.queue()
         async with database.away():

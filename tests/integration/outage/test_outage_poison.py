@@ -168,6 +168,62 @@ async def test_many_poisonous_messages_do_not_stall_the_others(
         assert failed() == [(f"poison {at}", "internal") for at in range(100)]
 
 
+@pytest.mark.parametrize("max_batch", [1000, 5000])
+async def test_poison_at_the_head_of_many_lanes(open_desk, database, drained, failed, max_batch):
+    """However much goes in together, it is more than a commit takes: the culprit is found."""
+    options = {"file_buffer_max_batch": max_batch, "file_buffer_retry_interval": 3600}
+    async with open_desk(num_shards=1, **options) as desk:
+        await desk.queue()
+        await database.refuse_poison()
+        async with database.away():
+            for lane in range(60):
+                numbers = [f"{lane}-{number}" for number in range(60)]
+                await push(desk, *numbers, *(["poison"] if lane == 0 else []), partition=f"p{lane}")
+        await drained(desk, failed=1)
+        assert failed() == [("poison", "internal")]
+        for lane in range(60):
+            log = await database.log(partition=f"p{lane}")
+            assert log == [f"{lane}-{number}" for number in range(60)]
+
+
+async def test_whoever_pushes_beside_poison_is_not_to_blame(
+    open_desk, database, drained, valve, eventually_async
+):
+    """What it shares a commit with is refused: its own is buffered, and goes in."""
+    async with open_desk(num_shards=1, file_buffer_retry_interval=3600) as desk:
+        await desk.queue()
+        for lane in range(20):
+            await push(desk, "first", partition=f"p{lane}")
+        await push(desk, "first", partition="live")
+        await database.refuse_poison()
+        async with database.away():
+            await eventually_async(lambda: desk.broker.breaker.is_open, 20)
+            await push(desk, "poison", partition="p0")
+            for lane in range(20):
+                await push(
+                    desk, *(f"{lane}-{number}" for number in range(14)), partition=f"p{lane}"
+                )
+            await desk.broker.spool.working.acquire()
+        await eventually_async(lambda: desk.broker.breaker.is_steady, 20)
+        shard = desk.broker.shards[0]
+        await shard.lanes(list(desk.broker.facts.cached_lanes()))
+        open_, begun = valve()
+        under_way = asyncio.ensure_future(push(desk, "under way", partition="live"))
+        await begun.wait()
+        pushing = asyncio.ensure_future(
+            push(desk, *(f"live {number}" for number in range(1950)), partition="live")
+        )
+        await eventually_async(lambda: shard.draft_messages >= 1950)
+        desk.broker.spool.working.release()
+        await eventually_async(lambda: shard.draft_messages > 1950)
+        open_.set()
+        assert await under_way == ["stored"]
+        assert set(await pushing) == {"buffered"}
+        await drained(desk, failed=1)
+        log = await database.log(partition="live")
+        assert log == ["first", "under way", *(f"live {number}" for number in range(1950))]
+
+
 async def test_poison_that_stays_disturbs_once_a_round(open_desk, database, drained, monkeypatch):
     """Of what PostgreSQL refused before only one is tried, until it goes in; then all."""
     monkeypatch.setattr(revival, "ROUNDS_MAX", 0)

@@ -137,7 +137,7 @@ class StandInSpool:
 
     async def retry(self, request, actor):
         self.asked("retry", request, actor)
-        return wire.VerbReply(verb="retry", affected=0)
+        return wire.SpoolRetryReply(verb="retry", affected=0)
 
     async def discard(self, request, actor):
         self.asked("discard", request, actor)

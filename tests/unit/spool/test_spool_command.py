@@ -1,14 +1,17 @@
 """`spillway spool`: before a scripted broker, and in a folder without one."""
 
 import json
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from spillway.cli import session as cli_session
 from spillway.cli.draining import Draining, told
+from spillway.cli.serve import _tell_start
 from spillway.client.errors import BrokerUnreachableError
 from spillway.client.scripted import refusal, reply
+from spillway.settings import Settings
 from spillway.spool import event
 from spillway.spool import folder as disk
 from spillway.spool.names import FAILOVER, Names
@@ -221,6 +224,14 @@ def test_a_file_that_does_not_wait_may_have_failed(run):
     assert json.loads(line)["payload"] == {"n": 1}
 
 
+def test_a_file_that_is_nowhere_is_no_file(run):
+    """Neither waiting nor failed: it does not say that one kind is missing."""
+    answers = [refusal("spool_file_not_found", 404) for _ in range(2)]
+    result = run("spool show nope", *answers)
+    assert result.exit_code == 4
+    assert "the spool has no file 'nope'" in result.stderr
+
+
 def test_one_event_is_shown_whole(run):
     """The line that was named, or none."""
     shown = reply({"file": "f", "state": "waiting", "events": [POISON]})
@@ -247,6 +258,9 @@ def test_a_discard_names_a_file_and_a_line_or_all(run):
     for words in ("spool discard", "spool discard f", "spool discard f --line 1 --all"):
         result = run(words)
         assert (result.exit_code, result.sent) == (2, []), words
+    both = run("spool discard f --line 1 --all").stderr
+    assert "both" in both
+    assert "without a filter" not in both
     result = run("spool discard f --line 2 --dry-run --reason why", reply(VERB | {"dry_run": True}))
     assert result.sent[0].body == {"file": "f", "line": 2, "dry_run": True, "reason": "why"}
     assert "nothing changed" in result.stderr
@@ -256,10 +270,11 @@ def test_a_discard_names_a_file_and_a_line_or_all(run):
 
 
 def test_a_repair_sets_fields_or_accepts(run):
-    """And says how to try it."""
+    """And says that it is tried, and how to do it at once."""
     words = ["spool", "repair", "f", "--line", "3", "--event", '{"queue":"q","payload":[1]}']
     result = run(words, reply(VERB))
     assert result.sent[0].body == {"file": "f", "line": 3, "event": {"queue": "q", "payload": [1]}}
+    assert "tried by itself within FILE_BUFFER_RETRY_INTERVAL (5 s)" in result.stderr
     assert "spillway spool retry f --line 3" in result.stderr
     result = run("spool repair f --line 3 --accept", reply(VERB))
     assert result.sent[0].body == {"file": "f", "line": 3, "accept": True}
@@ -292,6 +307,15 @@ def test_a_retry_is_of_all_of_a_file_or_of_a_line(run):
         result = run(f"spool retry {words}", verb)
         assert result.sent[0].body == body
     assert "2 failed events went into the log, 1 failed event left" in result.stderr
+    assert "the minute before" not in result.stderr
+
+
+def test_a_retry_tells_what_had_gone_in_before(run):
+    """The broker tries them by itself: whoever comes late is not to think that nothing did."""
+    answer = reply({"verb": "retry", "affected": 0, "remaining": 26, "earlier": 2})
+    result = run("spool retry f", answer)
+    assert result.exit_code == 0
+    assert "2 had gone in within the minute before" in result.stderr
 
 
 def test_a_hold_says_how_it_ends(run, spool_status):
@@ -299,9 +323,53 @@ def test_a_hold_says_how_it_ends(run, spool_status):
     result = run("spool hold --reason disk", reply(spool_status()))
     assert result.sent[0].body == {"reason": "disk"}
     assert "spillway spool release" in result.stderr
-    result = run("spool release", reply(spool_status()))
-    assert "1200 events to replay" in result.stderr
+    result = run("spool release", reply(spool_status()), reply(spool_status(hold=None)))
+    assert "released: 1200 events to replay" in result.stderr
     assert "spillway spool status --watch" in result.stderr
+
+
+def test_a_release_without_a_hold_says_so(run, spool_status):
+    """Nothing was released: somebody else may have done it."""
+    result = run("spool release", *[reply(spool_status(hold=None))] * 2)
+    assert result.exit_code == 0
+    assert "nobody held the spool" in result.stderr
+    assert "released" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("event", "code", "hint"),
+    [
+        ({"transaction_id": 7}, "bad_request", "at least one character, in quotes"),
+        ({"priority": 9}, "bad_request", "from 1 to 4"),
+        ({"headers": {"a": 1}}, "bad_request", "an object of texts"),
+        ({"colour": "red"}, "unknown_option", "transaction_id"),
+    ],
+)
+def test_a_field_that_cannot_be_is_told_with_what_is_allowed(run, event, code, hint):
+    """An unknown one with those there are."""
+    result = run(["spool", "repair", "f", "--line", "1", "--event", json.dumps(event)])
+    assert result.exit_code == 2
+    assert f"error[{code}]" in result.stderr
+    assert hint in result.stderr
+
+
+def test_a_hold_is_the_first_thing_to_end_when_the_spool_is_full(run, spool_status):
+    """More room helps too, but later."""
+    told = run("spool status", reply(spool_status())).stderr
+    first = next(line for line in told.splitlines() if "→" in line)
+    assert first.endswith("→ spillway spool release")
+    assert "spillway spool release, or raise FILE_BUFFER_BYTES_MAX" in told
+    freed = run("spool status", reply(spool_status(hold=None))).stderr
+    assert "spillway spool release" not in freed
+    assert "raise FILE_BUFFER_BYTES_MAX" in freed
+
+
+def test_a_start_without_a_database_is_one_sentence(capsys):
+    """Why, and what becomes of pushes."""
+    ownership = SimpleNamespace(database_answers=False, trouble=None, stands_by=False)
+    _tell_start(Settings(), SimpleNamespace(ownership=ownership), "here")
+    told = capsys.readouterr().err
+    assert "PostgreSQL does not answer; pushes go to files until it does" in told
 
 
 # ---------------------------------------------------------------- a folder, no broker
@@ -378,8 +446,27 @@ def test_damage_in_a_folder_is_exit_code_1(run, alone, folder):
     assert run(["spool", "verify", path.name, "--folder", str(folder)]).exit_code == 1
 
 
+def test_a_folder_that_is_no_spool_is_wrong_usage(run, alone, tmp_path):
+    """Nothing in it would be taken for all sound; the lock or a file of ours makes it a spool."""
+    (tmp_path / "notes.txt").touch()
+    for words in (["verify"], ["list"], ["show", "f"]):
+        result = run(["spool", *words, "--folder", str(tmp_path)])
+        assert (result.exit_code, result.stdout) == (2, "")
+    (tmp_path / disk.LOCK).touch()
+    result = run(["spool", "verify", "--folder", str(tmp_path)])
+    assert (result.exit_code, "all sound" in result.stderr) == (0, True)
+
+
+def test_a_torn_tail_is_told_and_is_no_damage(run, alone, folder):
+    """With the bytes that the next start will cut off."""
+    result = run(["spool", "verify", "--folder", str(folder)])
+    assert result.exit_code == 0
+    assert "cuts 6 bytes off" in result.stdout
+
+
 def test_a_folder_that_is_not_there_is_wrong_usage(run, alone, tmp_path):
     """And a file that is not there is not found."""
     assert run(["spool", "list", "--folder", str(tmp_path / "none")]).exit_code == 2
+    (tmp_path / disk.LOCK).touch()
     for words in (["show", "f"], ["verify", "../f"]):
         assert run(["spool", *words, "--folder", str(tmp_path)]).exit_code == 4

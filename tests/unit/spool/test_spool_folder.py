@@ -134,7 +134,7 @@ def test_a_full_disk_is_no_reason_not_to_start(tmp_path, monkeypatch):
     for number, refused in ((errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EROFS, True)):
         folder = Folder(tmp_path)
         with monkeypatch.context() as patched:
-            patched.setattr(Path, "write_bytes", _failing(number))
+            patched.setattr(Path, "touch", _failing(number))
             with pytest.raises(SpoolFolderError) if refused else nullcontext():
                 folder.lock()
         folder.release()
@@ -276,6 +276,36 @@ def test_foreign_files_are_told_and_left_alone(tmp_path, folder, leave, make_lin
     assert (len(found.files), told) == (1, ["spool_foreign_files"])
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert (tmp_path / "backup").is_dir()
+
+
+def test_a_link_is_foreign(tmp_path, folder, leave):
+    """Whatever its name: what it leads to is neither read nor removed, nor written to."""
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    for place in (tmp_path, tmp_path / disk.FAILED):
+        place.mkdir(exist_ok=True)
+        link = place / Names().next(FAILOVER).removesuffix(".tmp")
+        link.symlink_to(secret)
+        assert not disk.is_ours(link)
+        with pytest.raises(OSError, match="symbolic"):
+            disk.append(link, b"more")
+    found, _ = recovered(folder)
+    assert (found.files, found.failed) == ([], [])
+    assert len(found.foreign) == 2
+    assert secret.read_text() == "mine"
+
+
+def test_files_that_grow_are_for_us_alone(tmp_path):
+    """What operators did and what failed holds as much as what waits."""
+    path = tmp_path / "actions.jsonl"
+    before = os.umask(0)
+    try:
+        disk.append(path, b"{}\n")
+    finally:
+        os.umask(before)
+    disk.append(path, b"[]\n")
+    assert path.read_bytes() == b"{}\n[]\n"
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_what_a_crash_left_half_written_goes(tmp_path, folder, leave, make_lines):

@@ -120,7 +120,7 @@ def test_a_file_that_goes_meanwhile_is_left_out(pages, leave, tmp_path, monkeypa
     monkeypatch.setattr(disk, "entries", lambda folder: found if folder == tmp_path else ([], []))
     assert names_of(pages.files("waiting", after=None, limit=9)) == [kept]
     assert [check.file for check in pages.verify().files] == [kept]
-    with pytest.raises(SpoolFileNotFoundError):
+    with pytest.raises(SpoolFileNotFoundError, match="no file"):
         pages.verify(gone)
     with pytest.raises(SpoolFileNotFoundError):
         pages.events(gone, "waiting", from_line=1, limit=1)
@@ -133,6 +133,28 @@ def test_only_ours_are_shown(pages, leave, name):
     for place in ("waiting", "failed"):
         with pytest.raises(SpoolFileNotFoundError):
             pages.events(name, place, from_line=1, limit=1)
+
+
+def test_a_name_does_not_lead_out_of_the_folder(pages, leave, tmp_path):
+    """Nor to the file of another spool, though that has a name like ours."""
+    name = leave(1)
+    (tmp_path / disk.FAILED / name).write_bytes(b"{}")
+    for path in (f"failed/{name}", f"failed/../{name}", str(tmp_path / name), f"./{name}"):
+        assert not pages.waits(path)
+        with pytest.raises(SpoolFileNotFoundError):
+            pages.events(path, "waiting", from_line=1, limit=1)
+        with pytest.raises(SpoolFileNotFoundError):
+            Quarantine(tmp_path).read(path)
+
+
+def test_a_link_is_not_shown(pages, leave, tmp_path):
+    """Though it has the name of a buffer file: it leads out of the spool."""
+    secret = leave(1)
+    link = tmp_path / secret.replace("failover", "qos0")
+    link.symlink_to(tmp_path / secret)
+    with pytest.raises(SpoolFileNotFoundError):
+        pages.events(link.name, "waiting", from_line=1, limit=1)
+    assert names_of(pages.files("waiting", after=None, limit=9)) == [secret]
 
 
 def test_order_is_checked_over_files_that_wait_and_not_in_failed(pages, leave, tmp_path):

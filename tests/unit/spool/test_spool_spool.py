@@ -516,6 +516,19 @@ async def test_a_full_spool_refuses(opened, push):
         assert counts(spool)[0] == 2
 
 
+async def test_a_spool_that_is_full_for_a_hold_says_how_it_ends(opened, push):
+    """The release comes first: room is no remedy for what nobody replays."""
+    async with opened(bytes_max=1_000) as spool:
+        await spool.append(push(1, 2))
+        with pytest.raises(SpoolFullError) as full:
+            await spool.append(push(3, 4))
+        assert "release" not in full.value.hint
+        await spool.begin_hold(Hold("ann", None, ""))
+        with pytest.raises(SpoolFullError) as held:
+            await spool.append(push(3, 4))
+        assert held.value.hint.startswith("`spillway spool release`")
+
+
 async def test_a_spool_that_is_too_old_refuses(opened, push, clock):
     """Nobody replays it, and somebody should know."""
     async with opened(age_max_s=60) as spool:

@@ -108,3 +108,22 @@ def test_lines_are_numbered_over_all_windows(tmp_path, leave, monkeypatch):
     monkeypatch.setattr(disk, "WINDOW_BYTES", 64)
     [check] = checked(tmp_path)
     assert (check.events, [problem[:6] for problem in check.problems]) == (10, ["line 9"])
+
+
+def test_a_line_without_a_number_is_in_no_order(tmp_path, leave):
+    """A damaged line that was taken as it reads has none; the others keep their order."""
+    leave(Names(), 0, 2, 0, 3, 2)
+    [check] = checked(tmp_path)
+    assert (check.events, check.damaged, check.out_of_order) == (5, 0, 1)
+    assert check.problems == ["line 5: seq 2 comes after 3"]
+
+
+def test_the_torn_end_of_an_open_file_is_told(tmp_path, leave):
+    """How many bytes the next start will cut off; it is no damage."""
+    path = leave(Names(), 1, 2)
+    opened = path.rename(f"{path}.tmp")
+    opened.write_bytes(opened.read_bytes() + b'{"torn')
+    [check] = checked(tmp_path)
+    assert (check.events, check.damaged) == (2, 0)
+    [told] = check.problems
+    assert "cuts 6 bytes off" in told
