@@ -23,6 +23,10 @@ demo: setup ## see the whole thing work: broker, workers, a failure, nothing los
 test: lint ## everything: format, lint, imports, types, all the tests
 	@$(BIN)/python -m pytest tests $(ARGS)
 
+.PHONY: nightly
+nightly: setup ## the long runs: chaos, kills, simulation, for an hour or two
+	@$(BIN)/python -m pytest tests -m nightly $(ARGS)
+
 .PHONY: check
 check: lint ## the fast inner loop: format, lint, imports, types, unit and property tests
 	@$(BIN)/python -m pytest -q $(QUICK) $(ARGS)
