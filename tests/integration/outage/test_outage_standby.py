@@ -228,13 +228,13 @@ async def test_a_request_that_outlives_two_owners_stores_nothing(
         await second.release()
         await asked.wait()
         for shard in first.broker.shards:
-            shard._released = True  # it lets go, and keeps its hands off
+            shard.released = True  # it lets go, and keeps its hands off
             shard.depose("for the test")
         await drained(second)
         assert await database.log() == numbered("n", 10)
         for desk in (first, second):
             for shard in desk.broker.shards:
-                shard._released = desk is second
+                shard.released = desk is second
                 shard.depose("for the test")
         await eventually_async(lambda: all(shard.owned for shard in first.broker.shards))
         late.set()
